@@ -1,0 +1,31 @@
+"""What every test gets: the two backends, and hypothesis profiles. Not here: anything about logs or consumers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Deadlines per example are off everywhere: they measure the machine. The ceiling per test is pytest's `timeout`.
+settings.register_profile("dev", max_examples=50, deadline=None)
+# CI repeats the same examples, so that a change never fails for another one's luck; dev and deep look for new ones.
+settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "deep", max_examples=5000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("dev" if os.environ.get("CI", "").lower() in {"", "0", "false"} else "ci")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"), pytest.param(("trio", {}), id="trio")],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Run each `@pytest.mark.anyio` test on asyncio and on trio, by the real clock.
+
+    A test that needs one backend only, or virtual time, overrides this fixture in its module or class.
+    """
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
