@@ -17,15 +17,15 @@ settings.register_profile(
 )
 settings.load_profile("dev" if os.environ.get("CI", "").lower() in {"", "0", "false"} else "ci")
 
+Backend = tuple[str, dict[str, Any]]
+BACKENDS: list[Backend] = [("asyncio", {"use_uvloop": False}), ("trio", {})]
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"), pytest.param(("trio", {}), id="trio")],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+
+@pytest.fixture(scope="module", params=BACKENDS, ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
     """Run each `@pytest.mark.anyio` test on asyncio and on trio, by the real clock.
 
     A test that needs one backend only, or virtual time, overrides this fixture in its module or class.
     """
-    backend: tuple[str, dict[str, Any]] = request.param
+    backend: Backend = request.param
     return backend

@@ -1,25 +1,15 @@
 """The marks by which tests say what they prove.
 
-Here is `rule` and the shape of rule numbers. Not here: which rules exist (tests/rules.toml) and whether each has a test
-(tests/tools/trace.py). In a module that also uses hypothesis state machines, whose decorator is called `rule` as well,
-import this one as `proves`: `from tests.marks import rule as proves`.
+Here is `rule`. Not here: which rules exist (tests/rules.toml) and whether each has a test (tests/tools/trace.py). In a
+module that also uses hypothesis state machines, whose decorator is called `rule` as well, import this one as `proves`:
+`from tests.marks import rule as proves`.
 """
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-RULES_MAX = 3
-"""A test that claims more proves none of them well."""
-
-_RULE_ID = re.compile(r"[CSPBWI][1-9][0-9]{0,2}|K(?:0[1-9]|[1-9][0-9]|1[0-9]{2})")
-
-
-def is_rule_id(text: str) -> bool:
-    """Say whether `text` has the shape of a rule (`C59`) or case (`K04`), whether or not it exists."""
-    return _RULE_ID.fullmatch(text) is not None
+from tests.tools.rules import RULES_MAX, is_rule_id
 
 
 def rule(*ids: str) -> pytest.MarkDecorator:

@@ -1,0 +1,1 @@
+"""Tests of the project itself: layers, bans, public names, changelog, package, tools. None runs tarry itself."""
