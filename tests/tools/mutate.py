@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 from tests.tools.rules import ROOT, Rule, Status, load_rules
 
@@ -91,9 +92,11 @@ def load_mutations(path: Path) -> list[Mutation]:
             problems.append(f"mutation {number} ({entry['rule']}): names no test")
     if problems:
         raise MutationsError("\n".join(problems))
-    return [
-        Mutation(entry["rule"], entry["file"], entry["old"], entry["new"], tuple(entry["tests"])) for entry in entries
-    ]
+    return [_mutation(entry) for entry in entries]
+
+
+def _mutation(entry: dict[str, Any]) -> Mutation:
+    return Mutation(entry["rule"], entry["file"], entry["old"], entry["new"], tuple(entry["tests"]))
 
 
 def mutate(root: Path, mutation: Mutation, copy: Path) -> str:
