@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSet
+from contextvars import Context
 from importlib import import_module
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 from unittest import mock
 
 import anyio
@@ -14,6 +16,7 @@ import anyio
 from tarry.testing._deadlock import Deadlock, deadlock
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
@@ -37,6 +40,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._jumps.now
+
+    def call_at(
+        self, when: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Set a timer. One at infinity, as `anyio.sleep_forever` sets it, is none and hides no deadlock."""
+        if when == math.inf:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
 
 
 class JumpingSelector(selectors.DefaultSelector):

@@ -21,7 +21,7 @@ async def test_fails(tmp_path):
 
 
 @virtual()
-async def test_runs_under_virtual_time_on_the_named_loop(backend: str):
+async def test_runs_under_virtual_time_on_the_named_loop(backend: str) -> None:
     assert type(anyio.lowlevel.current_token().native_token).__module__.startswith(("trio", "tarry.testing"))
     await anyio.sleep(3600)
     assert anyio.current_time() == 3600
@@ -29,7 +29,7 @@ async def test_runs_under_virtual_time_on_the_named_loop(backend: str):
 
 
 @virtual(seeds=2)
-async def test_takes_fixtures_and_the_seed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
+async def test_takes_fixtures_and_the_seed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tmp_path.name.startswith("test_takes_fixtures")
     assert seed in {0, 1}
 
@@ -37,11 +37,11 @@ async def test_takes_fixtures_and_the_seed(tmp_path: Path, seed: int, monkeypatc
 class TestInAClass:
     @pytest.mark.parametrize("number", [1, 2])
     @virtual(seeds=2)
-    async def test_goes_with_parameters(self, number: int, tmp_path: Path):
+    async def test_goes_with_parameters(self, number: int, tmp_path: Path) -> None:
         assert number in {1, 2}
 
 
-def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester):
+def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=FAILING)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio")
     result.assert_outcomes(failed=3)  # Two seeds on trio, and asyncio once.
