@@ -20,7 +20,8 @@ EVERY_EXTRA := server,cli,kafka,postgres,zstd,prometheus,otel,uvloop
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test lint bench docs trace mutate soak format api pins clean distclean
+.PHONY: help demo test lint lint-ruff lint-format lint-pyright lint-mypy lint-layers
+.PHONY: bench docs trace mutate soak format api pins clean distclean
 
 help:
 	@sed -n '3,4p' Makefile | sed 's/^#   //'
@@ -32,12 +33,22 @@ demo: $(STAMPS)/demo
 test: $(STAMPS)/test
 	$(PY) -m pytest $(ARGS)
 
-# The checkers in the order of their speed; the layer test is part of the suite too.
-lint: $(STAMPS)/lint
+# One target per checker, so that `make -k lint` shows what all of them say. The layer test is part of the suite too.
+lint: lint-ruff lint-format lint-pyright lint-mypy lint-layers
+
+lint-ruff: $(STAMPS)/lint
 	$(PY) -m ruff check $(SOURCES)
+
+lint-format: $(STAMPS)/lint
 	$(PY) -m ruff format --check $(SOURCES)
+
+lint-pyright: $(STAMPS)/lint
 	$(PY) -m pyright $(SOURCES)
+
+lint-mypy: $(STAMPS)/lint
 	$(PY) -m mypy $(SOURCES)
+
+lint-layers: $(STAMPS)/lint
 	$(PY) -m pytest -q tests/meta/test_layers.py
 
 bench: $(STAMPS)/bench
@@ -66,7 +77,8 @@ format: $(STAMPS)/lint
 api: $(STAMPS)/test
 	$(PY) -m tests.tools.public_api --update
 
-# Write constraints.txt anew from the newest versions that pyproject.toml allows.
+# Write constraints.txt anew from the newest versions that pyproject.toml allows; use an early release of Python 3.11
+# (make distclean pins PYTHON=...), since some packages need a later one than others.
 pins: $(PY)
 	rm -rf build/pins
 	$(PY) -m venv build/pins
