@@ -1,0 +1,243 @@
+"""What is read ahead, and what is fetched next (C35, Q19, Q20; K23, K73).
+
+Fetched segments wait here, still encoded, under one bound in messages and one in bytes over all partitions together.
+Partitions are served in turn, one segment each, so that a busy one does not starve another; order within one is kept. A
+partition is *ready* while messages are known to be at the log, *flying* while a fetch names it, else *idle*: somebody has to
+watch it.
+
+Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tarry.types import Position, Run, Segment, TopicPartition
+
+RUN_OVERHEAD = 64
+"""As `_wire.batch.RUN_OVERHEAD` (machines import no codec; a test compares them)."""
+
+
+@dataclass(slots=True)
+class Demand:
+    """A `poll` that waits: what satisfies it, and until when.
+
+    `asked` becomes True when the log has answered a request that reached to the end of the wait; then what was fetched is
+    all there is. `over` ends the wait.
+    """
+
+    count: int
+    min_count: int
+    max_bytes: int
+    deadline: float
+    asked: bool = False
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One immediate fetch: the partitions in the order of service, and the room there is."""
+
+    partitions: tuple[TopicPartition, ...]
+    count: int
+    max_bytes: int
+
+
+class Fetches:
+    """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch."""
+
+    def __init__(self, *, count: int, max_bytes: int, messages_max: int, bytes_max: int) -> None:
+        self._count = count
+        self._max_bytes = max_bytes
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._buffers: dict[TopicPartition, deque[Segment]] = {}
+        self._ready: dict[TopicPartition, None] = {}
+        self._flying: dict[TopicPartition, None] = {}
+        self.demand: Demand | None = None
+        self.messages = 0
+        self.size = 0
+
+    # ------------------------------------------------------------------------------------------- fetching
+
+    def ready(self, partition: TopicPartition) -> None:
+        """Messages are known to be at the log."""
+        self._ready.setdefault(partition)
+
+    def drained(self, partition: TopicPartition) -> None:
+        """Everything there was has been fetched."""
+        self._ready.pop(partition, None)
+
+    @property
+    def busy(self) -> bool:
+        """A fetch is out, or could be started: more is on its way."""
+        return bool(self._flying or self._ready)
+
+    def is_ready(self, partition: TopicPartition) -> bool:
+        """Messages are known to be at the log."""
+        return partition in self._ready
+
+    def idle(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those about which nothing is known and nothing is asked: they have to be watched (C73)."""
+        return [partition for partition in partitions if partition not in self._ready and partition not in self._flying]
+
+    def plan(self, targets_max: int = 1000) -> Plan | None:
+        """The next immediate fetch, longest unserved partition first; None when nothing is ready, one is out, or no room."""
+        if self._flying or not self._ready:
+            return None
+        count, size = self._room()
+        if not self._worthwhile(count, size):
+            return None
+        return Plan(tuple(self._ready)[:targets_max], min(count, self._count), min(size, self._max_bytes))
+
+    def room(self) -> tuple[int, int] | None:
+        """Messages and bytes that one more fetch may bring; None while a fetch is out or there is no room."""
+        count, size = self._room()
+        if self._flying or not self._worthwhile(count, size):
+            return None
+        return min(count, self._count), min(size, self._max_bytes)
+
+    def started(self, partitions: Sequence[TopicPartition]) -> None:
+        """A fetch of these partitions is out."""
+        for partition in partitions:
+            self._ready.pop(partition, None)
+            self._flying[partition] = None
+
+    def landed(self, partitions: Sequence[TopicPartition]) -> None:
+        """The fetch is back, whatever it brought; the partitions are idle until `ready` is said."""
+        for partition in partitions:
+            self._flying.pop(partition, None)
+
+    def _room(self) -> tuple[int, int]:
+        messages_max, bytes_max = self._messages_max, self._bytes_max
+        if self.demand is not None:
+            messages_max = max(messages_max, self.demand.count)
+            bytes_max = max(bytes_max, self.demand.max_bytes)
+        return messages_max - self.messages, bytes_max - self.size
+
+    def _worthwhile(self, count: int, size: int) -> bool:
+        """Ask again when half a fetch has room, so that a slow reader does not cause one request per message."""
+        if self.messages == 0:
+            return True
+        if self.demand is not None:
+            return count > 0 and size > 0
+        return count * 2 >= min(self._count, self._messages_max) and size * 2 >= min(self._max_bytes, self._bytes_max)
+
+    # ------------------------------------------------------------------------------------------- buffer
+
+    def put(self, segment: Segment) -> None:
+        """Keep a fetched segment until it is taken."""
+        self._buffers.setdefault(segment.origin.partition, deque()).append(segment)
+        self.messages += segment.count
+        self.size += segment.size
+
+    def put_first(self, segment: Segment) -> None:
+        """Give back what was taken and not handed over: it comes next."""
+        partition = segment.origin.partition
+        buffer = self._buffers.pop(partition, deque())
+        buffer.appendleft(segment)
+        self._buffers = {partition: buffer, **self._buffers}
+        self.messages += segment.count
+        self.size += segment.size
+
+    def void(self, partition: TopicPartition) -> None:
+        """Drop what is buffered of a partition; nothing is known about it any more (C33)."""
+        for segment in self._buffers.pop(partition, ()):
+            self.messages -= segment.count
+            self.size -= segment.size
+        self._ready.pop(partition, None)
+
+    def take(self) -> Segment | None:
+        """The next segment, partitions in turn (Q20)."""
+        if not self._buffers:
+            return None
+        partition = next(iter(self._buffers))
+        segment = self._buffers[partition].popleft()
+        self._turn(partition)
+        self.messages -= segment.count
+        self.size -= segment.size
+        return segment
+
+    def enough(self, demand: Demand) -> bool:
+        """What is buffered satisfies a poll: enough messages, or its byte limit is reachable (K89)."""
+        overhead = RUN_OVERHEAD * len(self._buffers)
+        return self.messages >= demand.min_count or self.size + overhead >= demand.max_bytes
+
+    def missing(self, demand: Demand) -> tuple[int, int]:
+        """Messages and bytes that would satisfy a poll; each at least 1."""
+        return max(demand.min_count - self.messages, 1), max(demand.max_bytes - self.size, 1)
+
+    def gather(self, count: int, max_bytes: int) -> list[Segment]:
+        """Take at most `count` messages and `max_bytes` bytes, partitions in turn; a first larger record comes alone (C108)."""
+        taken: list[Segment] = []
+        seen: set[TopicPartition] = set()
+        while count > 0:
+            segment = self.take()
+            if segment is None:
+                break
+            partition = segment.origin.partition
+            room = max_bytes - (0 if partition in seen else RUN_OVERHEAD)
+            head, rest = cut(segment, count, room, at_least=0 if taken else 1)
+            if rest is not None:
+                self._put_back(rest)
+            if head is None:
+                break
+            taken.append(head)
+            seen.add(partition)
+            count -= head.count
+            max_bytes = room - head.size
+            if rest is not None:
+                break
+        return taken
+
+    def _put_back(self, rest: Segment) -> None:
+        """Keep the untouched rest of a taken segment; its partition stays last in the rotation."""
+        self._buffers.setdefault(rest.origin.partition, deque()).appendleft(rest)
+        self.messages += rest.count
+        self.size += rest.size
+
+    def _turn(self, partition: TopicPartition) -> None:
+        buffer = self._buffers.pop(partition)
+        if buffer:
+            self._buffers[partition] = buffer
+
+
+def cut(segment: Segment, count: int, size: int, *, at_least: int) -> tuple[Segment | None, Segment | None]:
+    """Split a segment: what fits into `count` messages and `size` bytes (but `at_least` messages), and the rest."""
+    head: list[Run] = []
+    rest: list[Run] = []
+    for run in segment.runs:
+        fit = 0 if rest else min(max(run.fit(max(size, 0)), at_least), count, run.count)
+        if fit:
+            first, run = run.split(fit)  # noqa: PLW2901  # the rest of the run goes on below
+            head.append(first)
+            count -= fit
+            size -= first.size
+            at_least = 0
+        if run.count:
+            rest.append(run)
+    return _segment(segment, head), _segment(segment, rest)
+
+
+def from_position(segment: Segment, position: Position) -> Segment | None:
+    """The part of a segment from a position on (C38)."""
+    if position <= segment.first:
+        return segment
+    return _segment(segment, [part for run in segment.runs if (part := run.after(position)).count])
+
+
+def pieces(segment: Segment, size: int) -> list[Segment]:
+    """Split a segment into parts of at most `size` bytes each (a larger record alone), fit to be decoded at once."""
+    parts: list[Segment] = []
+    rest: Segment | None = segment
+    while rest is not None:
+        head, rest = cut(rest, rest.count, size, at_least=1)
+        if head is not None:
+            parts.append(head)
+    return parts
+
+
+def _segment(segment: Segment, runs: list[Run]) -> Segment | None:
+    return Segment(segment.origin, tuple(runs)) if runs else None

@@ -1,0 +1,113 @@
+"""Where each owned partition is read, and what of it was handed over (C26-C34, C38, C39).
+
+Every partition has its own position (K79). A start rule is consulted only while there is none (C27); afterwards fetches name
+an explicit position, also after a lost reply (C28). The `epoch` of a place moves whenever what was fetched before is void:
+seek (C33), new ownership, new history (C38 as overruled). Replies carry the epoch they were asked under and are discarded
+when it moved (C35).
+
+Not here: buffering (`fetches`), storing (`autocommit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition, position_after
+
+
+@dataclass(slots=True)
+class Place:
+    """One owned partition.
+
+    Args:
+        fetch_at: where the next fetch begins; None while the start rule has to be resolved.
+        next: the next message to be delivered; None like `fetch_at`.
+        delivered: the last offset handed over under this epoch; None: nothing yet (never 0, C39).
+    """
+
+    ownership: Ownership
+    epoch: int
+    history: HistoryId | None = None
+    fetch_at: Position | None = None
+    next: Position | None = None
+    delivered: Offset | None = None
+
+
+class Positions:
+    """The places of one consumer."""
+
+    def __init__(self) -> None:
+        self._places: dict[TopicPartition, Place] = {}
+        self._epochs = 0
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._places
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._places)
+
+    def __getitem__(self, partition: TopicPartition) -> Place:
+        return self._places[partition]
+
+    def get(self, partition: TopicPartition) -> Place | None:
+        """The place of a partition, None when it is not owned."""
+        return self._places.get(partition)
+
+    def assign(self, owned: Mapping[TopicPartition, Ownership]) -> None:
+        """Take over an assignment: what left is dropped, what stayed under the same ownership keeps its place (C29, C32)."""
+        for partition in [partition for partition in self._places if partition not in owned]:
+            del self._places[partition]
+        for partition, ownership in owned.items():
+            place = self._places.get(partition)
+            if place is None or place.ownership != ownership:
+                self._places[partition] = Place(ownership, self._new_epoch())
+
+    def reset(self, partition: TopicPartition) -> None:
+        """Forget the position: new history, or a new session (C30); the start rule decides again."""
+        place = self._places[partition]
+        self._places[partition] = Place(place.ownership, self._new_epoch())
+
+    def unresolved(self) -> list[TopicPartition]:
+        """Partitions whose start rule has to be resolved."""
+        return [partition for partition, place in self._places.items() if place.fetch_at is None]
+
+    def resolved(self, partition: TopicPartition, epoch: int, position: Position, history: HistoryId) -> bool:
+        """The start rule gave a position; False when it came too late."""
+        place = self._places.get(partition)
+        if place is None or place.epoch != epoch or place.fetch_at is not None:
+            return False
+        place.fetch_at = place.next = position
+        place.history = history
+        return True
+
+    def seek(self, partition: TopicPartition, position: Position, history: HistoryId) -> None:
+        """Read from `position` on; what was fetched is void and the delivered mark is reset."""
+        place = self._places[partition]
+        self._places[partition] = Place(place.ownership, self._new_epoch(), history, position, position)
+
+    def fetched(self, partition: TopicPartition, epoch: int, end: Position) -> bool:
+        """A reply brought everything up to `end`; False when it is void and must be dropped (C35)."""
+        place = self._places.get(partition)
+        if place is None or place.epoch != epoch or place.fetch_at is None:
+            return False
+        place.fetch_at = max(place.fetch_at, end)
+        return True
+
+    def handed(self, partition: TopicPartition, offset: Offset) -> None:
+        """A message (or the last one of a batch) was handed to the application (C34)."""
+        place = self._places.get(partition)
+        if place is not None:
+            place.delivered = offset
+            place.next = position_after(offset)
+
+    def skip_to(self, partition: TopicPartition, epoch: int) -> Position:
+        """Messages below this position were delivered before and are not delivered again (C38)."""
+        place = self._places.get(partition)
+        if place is None or place.epoch != epoch or place.delivered is None:
+            return Position(0)
+        return position_after(place.delivered)
+
+    def _new_epoch(self) -> int:
+        self._epochs += 1
+        return self._epochs

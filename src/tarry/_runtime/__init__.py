@@ -1,0 +1,1 @@
+"""The only home of loops, clocks, threads and retries."""

@@ -1,0 +1,1 @@
+"""Pure codecs: bytes in, values out. No sockets, no files, no clock."""

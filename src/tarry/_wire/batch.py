@@ -1,0 +1,194 @@
+"""Records and batches as bytes (design 5.1): encode once, cut and join without decoding, decode at the very end.
+
+Layout is documented in docs/reference/format.md and pinned by golden files. Not here: where batches are kept.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from tarry.errors import DataError
+from tarry.types import Header, Message, Offset, Position, RecordBatch, Run, Segment
+
+MAGIC = 0x7A
+VERSION = 1
+CODEC_NONE = 0
+HEAD = struct.Struct("<BBBBIIqq")
+"""magic, version, codec, flags, record count, CRC-32 of the records, first timestamp, highest timestamp."""
+DECODE_BYTES = 256 * 1024
+"""Most bytes decoded at once (design 4.3): fresh 1 MiB buffers halve the rate."""
+
+RUN_OVERHEAD = 64
+"""Bytes that `max_bytes` charges per partition in a reply for metadata and framing (C7)."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Message])
+
+
+def encode_record(value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> bytes:
+    """One record: the msgpack array `[value, key, headers, timestamp_ms]`. New fields only ever go to the end."""
+    return _encoder.encode((value, key, headers, timestamp_ms))
+
+
+def seal(records: Sequence[bytes], timestamps: Sequence[int]) -> RecordBatch:
+    """Make a batch out of encoded records and their timestamps (at least one)."""
+    ends = array("I")
+    end = 0
+    for record in records:
+        end += len(record)
+        ends.append(end)
+    return RecordBatch(ends, b"".join(records), timestamps[0], max(timestamps))
+
+
+def join(batches: Sequence[RecordBatch]) -> RecordBatch:
+    """One batch out of several, in order, by bytes alone."""
+    if len(batches) == 1:
+        return batches[0]
+    ends = array("I")
+    offset = 0
+    for batch in batches:
+        ends.extend(end + offset for end in batch.ends) if offset else ends.extend(batch.ends)
+        offset += batch.size
+    return RecordBatch(
+        ends, b"".join(batch.records for batch in batches), batches[0].first_ms, max(batch.max_ms for batch in batches)
+    )
+
+
+def encode_head(batch: RecordBatch) -> bytes:
+    """The head of a stored row: format, codec, count, checksum, timestamps."""
+    return HEAD.pack(MAGIC, VERSION, CODEC_NONE, 0, batch.count, crc32(batch.records), batch.first_ms, batch.max_ms)
+
+
+def encode_ends(batch: RecordBatch) -> bytes:
+    """End positions as little-endian 32-bit numbers."""
+    return _little(batch.ends).tobytes()
+
+
+def decode_ends(raw: bytes) -> array[int]:
+    """Inverse of `encode_ends`.
+
+    Raises:
+        DataError: the length is no multiple of 4.
+    """
+    if len(raw) % 4:
+        raise DataError(f"the index of a batch is {len(raw)} bytes long, not a multiple of 4")
+    ends = array("I")
+    ends.frombytes(raw)
+    return _little(ends)
+
+
+def _little(ends: array[int]) -> array[int]:
+    if sys.byteorder == "little":
+        return ends
+    ends = array("I", ends)
+    ends.byteswap()
+    return ends
+
+
+def decode_batch(head: bytes, ends_raw: bytes, records: bytes) -> RecordBatch:
+    """A stored row, checked: format, count, lengths, checksum.
+
+    Raises:
+        DataError: says what does not fit; the caller adds file, partition and offsets.
+    """
+    if len(head) != HEAD.size:
+        raise DataError(f"the head of a batch is {len(head)} bytes long instead of {HEAD.size}")
+    magic, version, codec, _flags, count, checksum, first_ms, max_ms = HEAD.unpack(head)
+    if magic != MAGIC:
+        raise DataError(f"a batch begins with 0x{magic:02x} instead of 0x{MAGIC:02x}")
+    if version > VERSION or codec != CODEC_NONE:
+        raise DataError(
+            f"a batch has version {version} and codec {codec}; this release reads version {VERSION}, codec {CODEC_NONE}"
+        )
+    ends = decode_ends(ends_raw)
+    if len(ends) != count:
+        raise DataError(f"a batch of {count} records has {len(ends)} end positions")
+    batch = RecordBatch(ends, records, first_ms, max_ms)
+    check_ends(batch)
+    if crc32(records) != checksum:
+        raise DataError(
+            f"checksum mismatch over {len(records)} bytes: stored {checksum:08x}, computed {crc32(records):08x}"
+        )
+    return batch
+
+
+def check_ends(batch: RecordBatch) -> None:
+    """Every record has a positive length and the lengths sum up to the records.
+
+    Raises:
+        DataError: names the first record that does not fit.
+    """
+    before = 0
+    for index, end in enumerate(batch.ends):
+        if end <= before:
+            raise DataError(f"record {index} of a batch has length {end - before}")
+        before = end
+    if before != batch.size or not batch.count:
+        raise DataError(f"the lengths of {batch.count} records sum up to {before} bytes, the batch has {batch.size}")
+
+
+def timestamps(batch: RecordBatch) -> list[int]:
+    """The timestamp of each record, in milliseconds (what a search by time looks at in the end)."""
+    records = _decoder.decode(array_header(batch.count) + batch.records)
+    return [record.timestamp_ms for record in records]
+
+
+def array_header(count: int) -> bytes:
+    """What makes `count` bare records one msgpack array."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def collect(runs: Iterable[Run], position: Position, count: int, limit: int) -> tuple[Run, ...]:
+    """Cut a selection out of consecutive runs: from `position` on, at most `count` records and `limit` bytes.
+
+    A first record above the limit comes alone (S45); a later one that does not fit is left for the next poll.
+    """
+    taken: list[Run] = []
+    for run in runs:
+        part = run.after(position)
+        if not part.count:
+            continue
+        fit = min(part.fit(limit), count) or (0 if taken else 1)
+        if not fit:
+            break
+        taken.append(part if fit == part.count else part.split(fit)[0])
+        count -= fit
+        limit -= taken[-1].size
+        if fit < part.count or count <= 0 or limit <= 0:
+            break
+    return tuple(taken)
+
+
+def reply_limit(max_bytes: int) -> int:
+    """Bytes of records that fit into a reply of `max_bytes` with its metadata (C7, S42); at least 1, a first record always comes."""
+    return max(max_bytes - RUN_OVERHEAD, 1)
+
+
+def decode(segment: Segment) -> list[Message]:
+    """Decode a segment and stamp each message with its offset and origin.
+
+    Raises:
+        DataError: a record is not a valid record.
+    """
+    payload = b"".join([array_header(segment.count), *[run.payload for run in segment.runs]])
+    try:
+        messages = _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{segment.origin.partition} offsets {segment.first} to {segment.last}: not valid records: {error}"
+        ) from error
+    offset = int(segment.first)
+    origin = segment.origin
+    stamp = force_setattr
+    for message in messages:
+        stamp(message, "offset", offset)
+        stamp(message, "origin", origin)
+        offset += 1
+    return messages

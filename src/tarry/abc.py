@@ -1,0 +1,508 @@
+"""The ports: what a log offers (`Broker`, `Session`), what a store offers to the embedded log (`LogStore`), small plug-ins.
+
+Requests and replies that cross a port are defined beside it. No behaviour here; the only code is arithmetic on a reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NewType, Protocol
+
+from tarry.types import UNFENCED, Start
+
+if TYPE_CHECKING:
+    from tarry.config import TopicOptions
+    from tarry.errors import TarryError
+    from tarry.types import (
+        HistoryId,
+        Offset,
+        Ownership,
+        Position,
+        ProducerStamp,
+        Receipt,
+        RecordBatch,
+        Run,
+        TopicInfo,
+        TopicPartition,
+    )
+
+TARGETS_MAX = 1000
+"""Most partitions that one poll or readiness wait names (C80)."""
+REQUEST_GRACE = 10.0
+"""Seconds after the end of a wait at which the sender gives the request up (C4)."""
+
+Leader = NewType("Leader", str)
+"""Who leads a partition; one embedded log leads all of its partitions."""
+
+
+class Clock(Protocol):
+    """Time, handed in. Machines get `now` as an argument; only shells ask a clock."""
+
+    def now(self) -> float:
+        """Monotonic seconds of the loop that asks."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 UTC; only for message timestamps, `appended_at` and logs."""
+        ...
+
+
+class Partitioner(Protocol):
+    """Chooses the partition of a message; wins over everything else (P4)."""
+
+    def __call__(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        """Return a number in `range(partitions)`."""
+        ...
+
+
+class Instrument(Protocol):
+    """Receives one event at a time; must not block. See `instruments` for the events."""
+
+    def __call__(self, event: str, fields: Mapping[str, object]) -> None:
+        """Take note of an event; an exception out of here is logged once and the instrument is dropped."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------- the broker port
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a broker can do beyond the minimum."""
+
+    groups: bool
+    timestamps: bool
+    idempotent_append: bool
+    commit_on_poll: Literal["atomic", "emulated", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerIdentity:
+    """Who stores offsets: a named standalone consumer, a group, or (None) somebody who stores nothing."""
+
+    name: str | None
+    kind: Literal["name", "group"] = "name"
+
+    @property
+    def key(self) -> str | None:
+        """Name under which offsets are stored; names and groups do not collide."""
+        return None if self.name is None else f"{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a session owns now. `version` moves at every change; `topics` gives the partition count of each topic."""
+
+    version: int
+    generation: int
+    owned: Mapping[TopicPartition, Ownership]
+    revoking: frozenset[TopicPartition]
+    topics: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTarget:
+    """One partition of a poll or readiness wait.
+
+    `at` is a `Start` only while the partition has no position; it is resolved at admission (S11) and comes back as
+    `TargetReply.position`. `history` is what the position belongs to, None while it is unknown.
+    """
+
+    partition: TopicPartition
+    at: Position | Start
+    ownership: Ownership = UNFENCED
+    history: HistoryId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReply:
+    """What one target of a poll got.
+
+    Args:
+        position: where the read began, after resolving the start and after skipping what retention removed.
+        asked: the position asked for, before that skip; `asked < position` is a gap (Q9).
+        runs: the records, in order, nothing missing between them.
+        head: newest visible offset, None while the partition never held a message.
+        history: identity of the history the positions belong to. When the target named another one nothing was read:
+            drop the position and resolve the start again (Q10).
+    """
+
+    partition: TopicPartition
+    asked: Position
+    position: Position
+    runs: tuple[Run, ...]
+    head: Offset | None
+    log_start: Position
+    history: HistoryId
+    ownership: Ownership
+
+    @property
+    def next(self) -> Position:
+        """Position behind the last record."""
+        return self.runs[-1].end if self.runs else self.position
+
+
+@dataclass(frozen=True, slots=True)
+class PollReply:
+    """Replies per target, in the order of the request; targets that brought nothing are there too."""
+
+    targets: tuple[TargetReply, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """One target of a readiness wait that has something to read: messages there, and bytes as far as they are known."""
+
+    partition: TopicPartition
+    messages: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Where a start lies now; retained messages are `log_start` up to `log_end` (exclusive)."""
+
+    position: Position
+    log_start: Position
+    log_end: Position
+    history: HistoryId
+
+
+class Session(Protocol):
+    """One consumer's standing with a log. All methods may be called from one task at a time per kind of request.
+
+    Cancelling an awaiting task withdraws its request at the log, at once; an offset store that was already handed over
+    may still be applied.
+    """
+
+    @property
+    def assignment(self) -> Assignment:
+        """The newest assignment known here."""
+        ...
+
+    async def changed(self, version: int) -> Assignment:
+        """Wait until the assignment's version differs from `version`."""
+        ...
+
+    async def route(self, partition: TopicPartition) -> Leader:
+        """Who leads a partition."""
+        ...
+
+    async def resolve(self, partition: TopicPartition, start: Position | Start) -> Resolved:
+        """Where a start lies now (serves `seek` and `lag`)."""
+        ...
+
+    async def wait_ready(
+        self,
+        leader: Leader,
+        targets: Sequence[FetchTarget],
+        *,
+        min_count: int = 1,
+        min_bytes: int | None = None,
+        max_wait: float,
+    ) -> Sequence[Ready]:
+        """Wait until the targets together have `min_count` messages or `min_bytes` bytes to read (S52, design 4.2).
+
+        Moves no messages. Answers the targets that have something, empty ones left out; at the end of the wait
+        whatever there is. Targets whose partition or history is gone count as ready, so that a poll reports it.
+        """
+        ...
+
+    async def poll(
+        self,
+        leader: Leader,
+        targets: Sequence[FetchTarget],
+        *,
+        count: int,
+        max_bytes: int,
+        min_count: int = 1,
+        max_wait: float = 0.0,
+        commit: bool = False,
+    ) -> PollReply:
+        """Read 1 to 1000 targets; `count` and `max_bytes` are exact over all of them.
+
+        `max_wait` above 0 takes exactly one target and parks until `min_count` messages are there, the byte limit is
+        reachable, or the wait is over; then it answers with what there is, possibly nothing. A first record above
+        `max_bytes` comes alone and whole.
+        """
+        ...
+
+    async def stored_offset(self, partition: TopicPartition) -> Offset | None:
+        """The stored offset of this identity, None without one."""
+        ...
+
+    async def store_offset(
+        self,
+        partition: TopicPartition,
+        offset: Offset | None,
+        *,
+        ownership: Ownership,
+        history: HistoryId | None = None,
+        lower: bool = False,
+    ) -> Offset | None:
+        """Store an offset (None deletes); durable when it returns. Lower ones change nothing unless `lower`.
+
+        Returns the stored offset afterwards. `history` refuses a store for a topic that was deleted and created again.
+        """
+        ...
+
+    async def release(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give partitions up (groups)."""
+        ...
+
+    def touch(self) -> None:
+        """The worker lives."""
+        ...
+
+    async def leave(self) -> None:
+        """End the session; what it has parked is withdrawn. Idempotent."""
+        ...
+
+
+class Broker(Protocol):
+    """A partitioned log: topics, appends, sessions."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this broker can do."""
+        ...
+
+    async def create_topic(self, name: str, options: TopicOptions, *, exist_ok: bool) -> TopicInfo:
+        """Create a topic; with `exist_ok` an existing one is returned as it is."""
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its messages and stored offsets; parked requests on it end with `TopicNotFound`."""
+        ...
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """One topic, or `TopicNotFound`."""
+        ...
+
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        """All topics, by name."""
+        ...
+
+    async def append(
+        self, partition: TopicPartition, batch: RecordBatch, *, producer: ProducerStamp | None = None
+    ) -> Receipt:
+        """Append a batch; durable when it returns the receipt of its first message (the others follow it).
+
+        A cancelled call may still be applied once the batch was handed to the writer; with a `producer` stamp sending
+        the same batch again is harmless.
+        """
+        ...
+
+    async def open_session(
+        self, identity: ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
+    ) -> Session:
+        """Open a standalone session on chosen partitions, and on all partitions of `topics`; a missing one raises `TopicNotFound` (C15)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close; parked requests end, queued appends are written. Idempotent."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------- the store port
+
+PartitionId = NewType("PartitionId", int)
+"""Number of one partition in a store, never reused: it *is* the history id (design 5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What a store knows about a partition when it is opened. `stored`: offset by identity key."""
+
+    id: PartitionId
+    number: int
+    log_start: Position
+    log_end: Position
+    size: int
+    stored: Mapping[str, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic in a store."""
+
+    name: str
+    options: TopicOptions
+    partitions: tuple[PartitionState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append `batch` to a partition; answers `Appended`. `timestamp` of the append is taken by the store."""
+
+    partition: PartitionId
+    batch: RecordBatch
+    stamp: ProducerStamp | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes this job keeps in the queue."""
+        return self.batch.size + 4 * self.batch.count
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Offset of the first record; `duplicate` when the stamp was known and nothing was written."""
+
+    base: Offset
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffset:
+    """Store (or, with None, delete) the offset of an identity; answers `Stored`. Lower ones change nothing unless `lower` (C52)."""
+
+    partition: PartitionId
+    identity: str
+    offset: Offset | None
+    lower: bool = False
+    size: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The stored offset after a `StoreOffset`."""
+
+    offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic; answers its `TopicState`, or `TopicExists`."""
+
+    name: str
+    options: TopicOptions
+    size: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete a topic, its messages and stored offsets; answers None, or `TopicNotFound`."""
+
+    name: str
+    size: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Apply retention by age and bytes to all topics now; answers the `Trimmed` partitions (also reported as events)."""
+
+    size: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Messages of a partition below `log_start` are gone; `size` bytes are left."""
+
+    partition: PartitionId
+    log_start: Position
+    size: int
+
+
+Job = Append | StoreOffset | CreateTopic | DeleteTopic | Retain
+JobResult = Appended | Stored | TopicState | tuple[Trimmed, ...] | None
+JobDone = Callable[["JobResult | TarryError"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stored row: a batch at `base` of a partition, made visible by a commit."""
+
+    partition: PartitionId
+    base: Offset
+    batch: RecordBatch
+
+
+class StoreListener(Protocol):
+    """Who is told what commits changed, on the loop that owns the store, before the callers of the jobs are answered."""
+
+    def committed(self, rows: Sequence[Row]) -> None:
+        """Rows became visible, in the order of their offsets within a partition."""
+        ...
+
+    def trimmed(self, trims: Sequence[Trimmed]) -> None:
+        """Messages went."""
+        ...
+
+    def reopened(self, topics: Sequence[TopicState]) -> None:
+        """The store failed and recovered by reading everything again: this is all it holds, take it over and look again.
+
+        Ends, log starts, stored offsets and topics may differ from what was known in either direction: outcomes that
+        were unknown are decided now. Comes after `committed` and `trimmed` of the same round.
+        """
+        ...
+
+    def failed(self, error: TarryError) -> None:
+        """The store stopped for good; nothing more will be answered with success."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Read from `position` on: at most `count` records and `limit` bytes; a first record above the limit comes alone (S45)."""
+
+    partition: PartitionId
+    position: Position
+    count: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Records read by a `Query`: consecutive runs from its position on."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return sum(run.count for run in self.runs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded records."""
+        return sum(run.size for run in self.runs)
+
+
+class LogStore(Protocol):
+    """Where the embedded log keeps rows, offsets and topics. Every method is called on one loop and none blocks it."""
+
+    def open(self, listener: StoreListener) -> Sequence[TopicState]:
+        """Open and return what is there. May block (called before the loop serves anybody)."""
+        ...
+
+    def submit(self, job: Job, done: JobDone) -> object:
+        """Queue a job for the next commit; `done` is called once, on this loop, after its fate is known (W5). Returns a ticket."""
+        ...
+
+    def withdraw(self, ticket: object) -> bool:
+        """Take a queued job out; True when it was not handed to the writer yet (nothing is applied, `done` is not called)."""
+        ...
+
+    def read(self, query: Query) -> Selection | None:
+        """Answer from memory, or None when the disk is needed."""
+        ...
+
+    def read_disk(self, query: Query, done: Callable[[Selection | TarryError], None]) -> None:
+        """Answer from the disk, later, on this loop; first come first served (S36)."""
+        ...
+
+    def bytes_between(self, partition: PartitionId, position: Position) -> int:
+        """Bytes from `position` to the end as far as memory knows them, without reading (S18)."""
+        ...
+
+    def find_time(
+        self, partition: PartitionId, timestamp_ms: int, done: Callable[[Position | TarryError], None]
+    ) -> None:
+        """Position of the first message at or after a time; the end when there is none."""
+        ...
+
+    async def aclose(self) -> None:
+        """Write what is queued, answer everybody, close. Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""What holds the log, one folder or file each, behind `tarry.abc.Broker`."""

@@ -1,0 +1,211 @@
+"""The embedded log behind the port: `abc.Broker` and `abc.Session` over a pump, in this loop or in a host's.
+
+Thin: every method posts one request and waits for its answer. What is decided is decided by the pump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import anyio
+
+from tarry import abc
+from tarry._runtime.bridge import Port
+from tarry.brokers.local.pump import Limits, Member, Pump
+from tarry.config import TopicOptions
+from tarry.errors import FeatureUnavailable, LogUnavailable
+from tarry.types import (
+    HistoryId,
+    Offset,
+    Ownership,
+    Position,
+    ProducerStamp,
+    Receipt,
+    RecordBatch,
+    Start,
+    TopicInfo,
+    TopicPartition,
+)
+
+LEADER = abc.Leader("local")
+
+
+class LocalBroker:
+    """See `abc.Broker`. `close` gives back what the pump runs in."""
+
+    capabilities = abc.Capabilities(groups=False, timestamps=True, idempotent_append=True, commit_on_poll="none")
+
+    def __init__(self, pump: Pump, port: Port, close: Callable[[], Awaitable[None]]) -> None:
+        self._pump = pump
+        self._port = port
+        self._close = close
+        self._sessions: dict[LocalSession, None] = {}
+        self._closed = False
+
+    @property
+    def pump(self) -> Pump:
+        """The pump, for counters in tests and benches."""
+        return self._pump
+
+    async def create_topic(self, name: str, options: TopicOptions, *, exist_ok: bool) -> TopicInfo:
+        """See `abc.Broker`."""
+        return cast(TopicInfo, await self._ask(self._pump.create_topic, name, options, exist_ok))
+
+    async def delete_topic(self, name: str) -> None:
+        """See `abc.Broker`."""
+        await self._ask(self._pump.delete_topic, name)
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """See `abc.Broker`."""
+        return cast(TopicInfo, await self._ask(self._pump.describe_topic, name))
+
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        """See `abc.Broker`."""
+        return cast("Sequence[TopicInfo]", await self._ask(self._pump.list_topics))
+
+    async def append(
+        self, partition: TopicPartition, batch: RecordBatch, *, producer: ProducerStamp | None = None
+    ) -> Receipt:
+        """See `abc.Broker`."""
+        return cast(Receipt, await self._ask(self._pump.append, partition, batch, producer))
+
+    async def open_session(
+        self, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
+    ) -> abc.Session:
+        """See `abc.Broker`."""
+        if identity.kind == "group":
+            raise FeatureUnavailable(
+                "consumer groups are not there yet; use name= and partitions= (a standalone consumer)"
+            )
+        member, assignment = await self._ask(self._pump.open_session, identity, tuple(topics), tuple(partitions))
+        session = LocalSession(self._pump, self._port, member, assignment)
+        self._sessions[session] = None
+        return session
+
+    async def aclose(self) -> None:
+        """See `abc.Broker`."""
+        if self._closed:
+            return
+        self._closed = True
+        for session in self._sessions:
+            session.tell_leave()
+        await self._close()
+
+    async def _ask(self, request: Callable[..., None], *args: Any) -> Any:
+        if self._closed:
+            raise LogUnavailable("this connection is closed; connect again")
+        return await self._port.ask(request, *args)
+
+
+class LocalSession:
+    """See `abc.Session`: a standalone consumer's standing, on partitions that do not change."""
+
+    def __init__(self, pump: Pump, port: Port, member: Member, assignment: abc.Assignment) -> None:
+        self._pump = pump
+        self._port = port
+        self._member = member
+        self._assignment = assignment
+
+    @property
+    def assignment(self) -> abc.Assignment:
+        """See `abc.Session`."""
+        return self._assignment
+
+    async def changed(self, version: int) -> abc.Assignment:
+        """See `abc.Session`; a standalone assignment never changes."""
+        if version == self._assignment.version:
+            await anyio.sleep_forever()
+        return self._assignment
+
+    async def route(self, partition: TopicPartition) -> abc.Leader:
+        """See `abc.Session`."""
+        return LEADER
+
+    async def resolve(self, partition: TopicPartition, start: Position | Start) -> abc.Resolved:
+        """See `abc.Session`."""
+        return cast(abc.Resolved, await self._port.ask(self._pump.resolve, self._member, partition, start))
+
+    async def wait_ready(
+        self,
+        leader: abc.Leader,
+        targets: Sequence[abc.FetchTarget],
+        *,
+        min_count: int = 1,
+        min_bytes: int | None = None,
+        max_wait: float,
+    ) -> Sequence[abc.Ready]:
+        """See `abc.Session`."""
+        with _given_up_after(max_wait):
+            answer = await self._port.ask(self._pump.wait_ready, self._member, targets, min_count, min_bytes, max_wait)
+        return cast("Sequence[abc.Ready]", answer)
+
+    async def poll(
+        self,
+        leader: abc.Leader,
+        targets: Sequence[abc.FetchTarget],
+        *,
+        count: int,
+        max_bytes: int,
+        min_count: int = 1,
+        max_wait: float = 0.0,
+        commit: bool = False,
+    ) -> abc.PollReply:
+        """See `abc.Session`."""
+        if commit:
+            raise FeatureUnavailable("commit-on-poll is not there yet; use AutoCommit.finished()")
+        with _given_up_after(max_wait):
+            limits = Limits(count, max_bytes, min_count, max_wait)
+            answer = await self._port.ask(self._pump.poll, self._member, targets, limits)
+        return cast(abc.PollReply, answer)
+
+    async def stored_offset(self, partition: TopicPartition) -> Offset | None:
+        """See `abc.Session`."""
+        return cast("Offset | None", await self._port.ask(self._pump.stored_offset, self._member, partition))
+
+    async def store_offset(
+        self,
+        partition: TopicPartition,
+        offset: Offset | None,
+        *,
+        ownership: Ownership,
+        history: HistoryId | None = None,
+        lower: bool = False,
+    ) -> Offset | None:
+        """See `abc.Session`."""
+        answer = await self._port.ask(self._pump.store_offset, self._member, partition, offset, history, lower)
+        return cast("Offset | None", answer)
+
+    async def release(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `abc.Session`; a standalone consumer keeps what it chose."""
+
+    def touch(self) -> None:
+        """See `abc.Session`; a standalone session does not lapse."""
+
+    async def leave(self) -> None:
+        """See `abc.Session`."""
+        await self._port.ask(self._pump.leave, self._member)
+
+    def tell_leave(self) -> None:
+        """Leave without waiting."""
+        self._port.tell(self._pump.leave, None, self._member)
+
+
+class _given_up_after:  # noqa: N801  # reads as a sentence in `with`
+    """Raises `LogUnavailable` when the log has not answered 10 s after the end of a wait (C4)."""
+
+    def __init__(self, max_wait: float) -> None:
+        self._limit = max_wait + abc.REQUEST_GRACE
+        self._scope = anyio.CancelScope()
+
+    def __enter__(self) -> None:
+        self._scope.deadline = anyio.current_time() + self._limit
+        self._scope.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> bool:
+        swallowed = self._scope.__exit__(*exc_info)
+        if self._scope.cancelled_caught:
+            raise LogUnavailable(
+                f"the log did not answer within {self._limit:g} s (the wait and {abc.REQUEST_GRACE:g} s); nothing was read"
+            )
+        return bool(swallowed)

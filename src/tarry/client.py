@@ -1,0 +1,327 @@
+"""The client: from a URL to a broker, topics, producers and consumers.
+
+It owns the one task group in which the loops of its consumers run, so that a consumer may be entered and left in any task.
+Not here: what a log does (`brokers`), what a consumer does (`consumer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+import anyio.abc
+
+from tarry import abc
+from tarry._runtime.clock import random_bytes, random_share, wall_ms
+from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
+from tarry.consumer.consumer import Consumer, Reads, fill_count
+from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotStarted, UsageError
+from tarry.instruments import Instruments
+from tarry.producer.producer import Producer
+from tarry.types import Start, TopicInfo, TopicPartition, check_name, check_topic
+
+StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
+OpenBroker = Callable[[StartSoon], Awaitable[abc.Broker]]
+Partitions = Sequence["TopicPartition | int"]
+
+
+def connect(
+    target: str,
+    *,
+    durability: Literal["full", "normal", "memory"] = "full",
+    busy_timeout: float | timedelta = 10.0,
+    instruments: Sequence[abc.Instrument] = (),
+    **log_options: Any,
+) -> Client:
+    """A client for a log; nothing is opened before `async with`.
+
+    Args:
+        target: `"orders.db"` or `"sqlite:///orders.db"`, a file that is created when missing; `"memory:"`, a private log.
+        durability: `"full"`: a receipt survives a power cut; `"normal"`: the newest may be lost then; `"memory"`: a crash
+            may lose the file.
+        busy_timeout: seconds to wait for a foreign write lock before `LogBusy`.
+        instruments: receive every event.
+        log_options: further fields of `LogOptions`.
+
+    Raises:
+        ConfigError: an unknown kind of URL, or an option out of range.
+    """
+    if not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigTypeError(
+            f"connect takes a path or URL as str, not {type(target).__name__} ({target!r}); use str(path)"
+        )
+    options = LogOptions(durability=durability, busy_timeout=busy_timeout, **log_options)
+    return Client(_opener(target, options), name=target, instruments=instruments)
+
+
+def _opener(target: str, options: LogOptions) -> OpenBroker:
+    from tarry.brokers.local.host import open_file, open_memory
+
+    scheme, separator, rest = target.partition("://")
+    if target == "memory:":
+        return lambda start_soon: open_memory(start_soon, options)
+    if not target or (separator and scheme == "sqlite" and not rest.lstrip("/")):
+        raise ConfigError("connect needs a file, for example 'orders.db', or 'memory:'")
+    if not separator:
+        return lambda start_soon: open_file(target, options)
+    if "@" in rest.split("/")[0]:
+        raise ConfigError(f"credentials do not belong into a URL ({scheme}://...@...); they end up in logs")
+    if scheme == "sqlite":
+        if not rest.startswith("/"):
+            raise ConfigError(f"{target!r}: write sqlite:///relative.db or sqlite:////absolute.db, or just the path")
+        return lambda start_soon: open_file(rest[1:], options)
+    if scheme in ("tarry", "tarry+tls", "kafka"):
+        raise FeatureUnavailable(
+            f"{scheme}:// is not there yet; this release has the embedded log ('orders.db', 'memory:')"
+        )
+    raise ConfigError(f"unknown URL {target!r}; use a path, sqlite:///path or memory:")
+
+
+class Client:
+    """A connection to one log; an async context manager. Consumers that are still open when it is left are shut down."""
+
+    def __init__(
+        self, open_broker: OpenBroker, *, name: str = "log", instruments: Sequence[abc.Instrument] = ()
+    ) -> None:
+        self._open_broker = open_broker
+        self._name = name
+        self._instruments = Instruments(*instruments)
+        self._broker: abc.Broker | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._services: list[anyio.CancelScope] = []
+        self._consumers: dict[Consumer, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<tarry client of {self._name}{'' if self._broker else ', not open'}>"
+
+    async def __aenter__(self) -> Self:
+        """Open the log.
+
+        Raises:
+            LogInUse, LogUnavailable, DataError: the file cannot be opened; the message says why and what to do.
+        """
+        if self._tasks is not None:
+            raise UsageError(f"{self!r} cannot be entered again; call tarry.connect() again")
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        try:
+            self._broker = await self._open_broker(self._serve)
+        except BaseException:
+            await self._end_tasks()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Shut consumers down, close the log, end all tasks; also inside a cancelled scope."""
+        with anyio.CancelScope(shield=True):
+            for consumer in list(self._consumers):
+                await consumer.shutdown()
+            broker, self._broker = self._broker, None
+            if broker is not None:
+                await broker.aclose()
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
+        assert self._tasks is not None
+        for scope in self._services:
+            scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    def _serve(self, service: Callable[[], Awaitable[None]]) -> None:
+        """Run a service until it ends or the client is closed; a cancel from outside does not reach it before that."""
+        assert self._tasks is not None
+        scope = anyio.CancelScope(shield=True)
+        self._services.append(scope)
+
+        async def serve() -> None:
+            with scope:
+                await service()
+            self._services.remove(scope)
+
+        self._tasks.start_soon(serve)
+
+    # ------------------------------------------------------------------------------------------- topics
+
+    @property
+    def broker(self) -> abc.Broker:
+        """The broker behind this client.
+
+        Raises:
+            NotStarted: the client is not open.
+        """
+        if self._broker is None:
+            raise NotStarted(f"{self!r}: use `async with tarry.connect(...) as client:`")
+        return self._broker
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each event happened."""
+        return dict(self._instruments.counts)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        retention_age: float | timedelta | None = None,
+        retention_bytes: int | None = None,
+        max_record_bytes: int = MIB,
+        exist_ok: bool = False,
+    ) -> TopicInfo:
+        """Create a topic.
+
+        Args:
+            name: `stream/topic`, or a bare name in the stream `default`.
+            partitions: 1 to 10,000.
+            retention_age: seconds (or a timedelta) after which messages go; None keeps them.
+            retention_bytes: bytes per partition above which the oldest messages go, the newest too when it alone is above.
+            max_record_bytes: largest encoded message, up to 16 MiB.
+            exist_ok: return an existing topic of that name as it is.
+
+        Raises:
+            TopicExists, InvalidName, ConfigError.
+        """
+        options = TopicOptions(
+            partitions=partitions,
+            retention_age=retention_age,  # pyright: ignore[reportArgumentType]  # the model takes a timedelta
+            retention_bytes=retention_bytes,
+            max_record_bytes=max_record_bytes,
+        )
+        return await self.broker.create_topic(check_topic(name), options, exist_ok=exist_ok)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none."""
+        await self.broker.delete_topic(check_topic(name))
+
+    async def topics(self) -> Sequence[TopicInfo]:
+        """All topics, by name."""
+        return await self.broker.list_topics()
+
+    async def topic(self, name: str) -> TopicInfo:
+        """One topic; `TopicNotFound` when there is none."""
+        return await self.broker.describe_topic(check_topic(name))
+
+    # ------------------------------------------------------------------------------------------- factories
+
+    def producer(self, topic: str, *, partitioner: abc.Partitioner | None = None, **options: Any) -> Producer:
+        """A direct producer for a topic; enter it with `async with`.
+
+        Args:
+            partitioner: `f(key, value, partitions) -> int`; wins over everything else (P4).
+            options: fields of `ProducerOptions`.
+        """
+        return Producer(
+            self._broker,
+            check_topic(topic),
+            options=ProducerOptions(**options),
+            partitioner=partitioner,
+            clock_ms=wall_ms,
+            producer_id=random_bytes(16),
+        )
+
+    def consumer(
+        self,
+        *topics: str,
+        group: str | None = None,
+        name: str | None = None,
+        partitions: Partitions | None = None,
+        poll: PollOptions | None = None,
+        start: Start | None = None,
+        commit: AutoCommit | None = None,
+        **options: Any,
+    ) -> Consumer:
+        """A consumer; enter it with `async with`. Building it does no I/O (C15).
+
+        Args:
+            topics: read all their partitions, unless `partitions` names some.
+            name: under which offsets are stored; without one nothing can be.
+            partitions: read just these; with one topic plain ints name its partitions.
+            poll: how long to wait and how much to bring; default `PollOptions()`.
+            start: where partitions without a position begin; default `Start.next()`: behind the stored offset, else the first.
+            commit: who stores offsets; default `AutoCommit.disabled()`.
+            options: fields of `ConsumerOptions`.
+
+        Raises:
+            ConfigError, InvalidName: an option, a name or a combination that cannot work; says which.
+        """
+        _check_kind("poll", poll, PollOptions)
+        _check_kind("start", start, Start)
+        _check_kind("commit", commit, AutoCommit)
+        polling = poll or PollOptions()
+        committing = commit or AutoCommit.disabled()
+        identity = _identity(name, group, committing)
+        reads = _reads(topics, partitions, identity, fill_count(start or Start.next(), polling.count))
+        return Consumer(
+            reads,
+            open_session=self._open_session,
+            start_soon=self._serve,
+            poll=polling,
+            commit=committing,
+            options=ConsumerOptions(**options),
+            instruments=self._instruments,
+            random=random_share,
+            opened=self._opened,
+        )
+
+    async def _open_session(self, reads: Reads) -> abc.Session:
+        return await self.broker.open_session(reads.identity, reads.topics, reads.partitions)
+
+    def _opened(self, consumer: Consumer, is_open: bool) -> None:
+        if is_open:
+            self._consumers[consumer] = None
+        else:
+            self._consumers.pop(consumer, None)
+
+
+def _identity(name: str | None, group: str | None, commit: AutoCommit) -> abc.ConsumerIdentity:
+    if group is not None:
+        check_name("group name", group)
+        raise FeatureUnavailable(
+            f"group={group!r}: consumer groups are not there yet; use name= and partitions= (a standalone consumer)"
+        )
+    if name is None and commit.mode != "disabled":
+        raise ConfigError(
+            f"commit=AutoCommit.{commit.mode}(...) stores offsets, but the consumer has no name= to store them under"
+        )
+    return abc.ConsumerIdentity(None if name is None else check_name("consumer name", name))
+
+
+def _reads(
+    topics: tuple[str, ...], partitions: Partitions | None, identity: abc.ConsumerIdentity, start: Start
+) -> Reads:
+    names = tuple(dict.fromkeys(check_topic(topic) for topic in topics))
+    if partitions is None:
+        if not names:
+            raise ConfigError("consumer() needs a topic, for example client.consumer('orders', name='billing')")
+        return Reads(names, (), identity, start)
+    if not partitions:
+        raise ConfigError("partitions=[] names no partition; leave it out to read all of them")
+    chosen = tuple(dict.fromkeys(_partition(names, partition) for partition in partitions))
+    unread = [name for name in names if not any(partition.topic == name for partition in chosen)]
+    if unread:
+        raise ConfigError(
+            f"partitions= names none of topic {', '.join(map(repr, unread))}; leave the topic out or name some"
+        )
+    return Reads((), chosen, identity, start)
+
+
+def _partition(topics: tuple[str, ...], partition: TopicPartition | int) -> TopicPartition:
+    if isinstance(partition, bool) or not isinstance(partition, (int, tuple)):
+        raise ConfigTypeError(
+            f"partitions= takes ints or TopicPartition, not {type(partition).__name__} ({partition!r})"
+        )
+    if isinstance(partition, tuple):
+        return TopicPartition(check_topic(partition[0]), partition[1])
+    if len(topics) != 1:
+        raise ConfigError(f"partition {partition} of which topic? Name it: TopicPartition('orders', {partition})")
+    return TopicPartition(topics[0], partition)
+
+
+def _check_kind(option: str, given: object, kind: type[object]) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise ConfigTypeError(f"{option}={given!r} is a {type(given).__name__}; it takes a {kind.__name__}")

@@ -1,0 +1,167 @@
+"""Options that users set: frozen pydantic models that forbid unknown fields and name the allowed range.
+
+Only this module (and value codecs) imports pydantic. Not here: names and starts (`types`), fixed limits of the log
+(`abc.Limits`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from tarry.errors import ConfigError, ConfigTypeError
+
+KIB = 1024
+MIB = 1024 * KIB
+WIRE_WAIT_MAX = 600.0
+"""Longest wait that may be asked for (C3); the log itself parks at most 30 s at a time (S3) and is asked again."""
+COUNT_MAX = 10_000
+RECORD_BYTES_MAX = 16 * MIB
+
+_TYPE_ERRORS = frozenset(("_type", "_parsing", "is_instance_of", "int_from_float", "literal_error_type"))
+
+
+def _seconds(value: object) -> object:
+    """Durations are float seconds or a timedelta; a bool or a text is neither."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True)]
+
+
+class Options(BaseModel):
+    """Base of all option models: raises `ConfigError` instead of pydantic's error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise config_error(type(self).__name__, error) from None
+
+
+def config_error(name: str, error: ValidationError) -> ConfigError:
+    """Translate pydantic's error: field, value, allowed range; a wrong type gives a `ConfigTypeError` (design 10)."""
+    problems: list[str] = []
+    wrong_type = False
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or name
+        if item["type"] == "extra_forbidden":
+            problems.append(f"{name} has no option {where!r}{_hint(where)}")
+            continue
+        if item["type"] == "value_error":
+            problems.append(str(item["ctx"]["error"]) if "ctx" in item else item["msg"])
+            continue
+        wrong_type = wrong_type or any(item["type"].endswith(end) for end in _TYPE_ERRORS)
+        problems.append(f"{name}.{where}={item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}")
+    kind = ConfigTypeError if wrong_type and len(problems) == 1 else ConfigError
+    return kind("; ".join(problems))
+
+
+def _hint(option: str) -> str:
+    if option == "poll_interval":
+        return ": a consumer waits at the log instead of asking again; use max_wait and min_count (PollOptions)"
+    return ""
+
+
+class PollOptions(Options):
+    """How a poll waits and how much it may bring (C1-C7)."""
+
+    count: Annotated[Count, Field(ge=1, le=COUNT_MAX)] = 1000
+    """Most messages of one poll; 1 to 10,000."""
+    min_count: Annotated[Count, Field(ge=1, le=COUNT_MAX)] = 1
+    """Messages that end the wait early; 1 to `count`."""
+    max_wait: Annotated[Seconds, Field(ge=0, le=WIRE_WAIT_MAX)] = 5.0
+    """Longest wait in seconds, 0 to 600; 0 answers at once with what is there."""
+    max_bytes: Annotated[Count, Field(ge=1, le=1024 * MIB)] = MIB
+    """Byte budget of one reply, metadata included; a first message above it still comes, alone (C7)."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        if self.min_count > self.count:
+            raise ValueError(
+                f"min_count={self.min_count} is above count={self.count}; a poll of at most count messages can never hold that many"
+            )
+        return self
+
+
+class AutoCommit(Options):
+    """Who stores offsets, and when; make one with the class methods (C40, C41, design 1.1)."""
+
+    mode: Literal["disabled", "finished", "interval"] = "disabled"
+    """`disabled`: only `store_offset` stores."""
+    period: Annotated[Seconds, Field(gt=0, le=86_400)] | None = None
+    """Seconds between two stores; above 0 (C13)."""
+
+    @classmethod
+    def disabled(cls) -> Self:
+        """Nothing is stored but what `store_offset` is given, at shutdown neither (C40)."""
+        return cls(mode="disabled")
+
+    @classmethod
+    def finished(cls, interval: float | timedelta = 1.0) -> Self:
+        """Store what is finished every `interval` seconds, and at shutdown. At least once, without offset arithmetic."""
+        return cls(mode="finished", period=interval)  # pyright: ignore[reportArgumentType]  # the validator converts
+
+    @classmethod
+    def interval(cls, seconds: float | timedelta) -> Self:
+        """Store what was *delivered* every `seconds`: a crash may lose the message in work (C41); a clean shutdown does not."""
+        return cls(mode="interval", period=seconds)  # pyright: ignore[reportArgumentType]  # the validator converts
+
+
+class ConsumerOptions(Options):
+    """Everything about a consumer but what it reads and how it polls."""
+
+    drain_timeout: Annotated[Seconds, Field(ge=0, le=3600)] = 5.0
+    """Longest time `shutdown` waits for the message in hand and for stores, in seconds."""
+    buffer_messages: Annotated[Count, Field(ge=1, le=1_000_000)] | None = None
+    """Most messages read ahead over all partitions; default twice the poll's `count` (Q19)."""
+    buffer_bytes: Annotated[Count, Field(ge=1, le=1024 * MIB)] = 8 * MIB
+    """Most bytes read ahead over all partitions, plus at most one oversized message."""
+
+
+class ProducerOptions(Options):
+    """How a direct producer treats failures."""
+
+    retries: Annotated[Count, Field(ge=0, le=1000)] = 3
+    """Further attempts after the first one; 0: exactly one attempt (P6)."""
+    retry_spacing: Annotated[Seconds, Field(gt=0, le=3600)] = 1.0
+    """Seconds between two attempts, shortened by jitter to half at most; above 0 (C13)."""
+
+
+class TopicOptions(Options):
+    """How a topic keeps its messages."""
+
+    partitions: Annotated[Count, Field(ge=1, le=10_000)] = 1
+    """Number of partitions; 1 to 10,000."""
+    retention_age: Annotated[Seconds, Field(gt=0)] | None = None
+    """Seconds after which a message may go; None keeps it."""
+    retention_bytes: Annotated[Count, Field(ge=1)] | None = None
+    """Bytes per partition above which the oldest messages go, the newest too if it is alone above it; None: no limit."""
+    max_record_bytes: Annotated[Count, Field(ge=1, le=RECORD_BYTES_MAX)] = MIB
+    """Largest encoded record; 1 byte to 16 MiB."""
+
+
+class LogOptions(Options):
+    """How the embedded log writes and caches."""
+
+    durability: Literal["full", "normal", "memory"] = "full"
+    """`full`: each receipt survives a power cut. `normal`: the newest commits may be lost then. `memory`: a crash may lose the file."""
+    busy_timeout: Annotated[Seconds, Field(ge=0, le=3600)] = 10.0
+    """How long a foreign write lock is waited for, in seconds, before `LogBusy` (K14)."""
+    resident_bytes: Annotated[Count, Field(ge=0, le=1024 * MIB)] = 64 * MIB
+    """Memory for recent batches; polls they satisfy never touch the disk."""
+    queue_bytes: Annotated[Count, Field(ge=1, le=1024 * MIB)] = 32 * MIB
+    """Appends that may queue before callers wait (W4)."""
+    wal_warn_bytes: Annotated[Count, Field(ge=64 * KIB)] = 32 * MIB
+    """Size of the write-ahead file above which one warning is logged (K26)."""
+    retention_interval: Annotated[Seconds, Field(gt=0, le=86_400)] = 30.0
+    """Seconds between two retention passes."""
+    max_wait: Annotated[Seconds, Field(gt=0, le=WIRE_WAIT_MAX)] = 30.0
+    """Longest time the log parks one request; longer waits are asked again (S3)."""

@@ -1,0 +1,643 @@
+"""The consumer as users know it: reading, storing, seeking, shutting down. It decides little; machines and loops do.
+
+Not here: fetching (`worker`), stores on their way (`storing`), the marks and positions (`_core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Never, Self
+
+import anyio
+import anyio.lowlevel
+
+from tarry import abc
+from tarry._core.autocommit import Commits
+from tarry._core.fetches import Demand, Fetches, from_position
+from tarry._core.positions import Place, Positions
+from tarry._runtime.tasks import Task, current_task, ended
+from tarry._wire.batch import decode
+from tarry.config import AutoCommit, ConsumerOptions, PollOptions
+from tarry.consumer.storing import Storing
+from tarry.consumer.worker import Worker
+from tarry.errors import (
+    ConcurrentRead,
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    NotReady,
+    NotStarted,
+    StaleAssignment,
+    TarryError,
+    UsageError,
+)
+from tarry.instruments import Instruments
+from tarry.types import (
+    Batch,
+    Lag,
+    Message,
+    Offset,
+    Origin,
+    Position,
+    Segment,
+    ShutdownReport,
+    Start,
+    StartKind,
+    TopicPartition,
+    position_after,
+)
+
+READER_LOOK_S = 0.02
+"""How often a shutdown looks whether the reading task has ended; trio has no callback for that."""
+
+
+class State(Enum):
+    """Life of a consumer."""
+
+    NEW = "not entered yet"
+    FAILED = "its start failed"
+    OPEN = "open"
+    DRAINING = "shutting down"
+    CLOSED = "shut down"
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a consumer reads and under which name; checked when the consumer is made."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    identity: abc.ConsumerIdentity
+    start: Start
+
+    def __str__(self) -> str:
+        what = ", ".join([*self.topics, *map(str, self.partitions)])
+        return f"consumer {self.identity.name!r} of {what}" if self.identity.name else f"unnamed consumer of {what}"
+
+
+class Consumer:
+    """Reads partitions of one or several topics, waiting at the log while there is nothing.
+
+    Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a time
+    (`ConcurrentRead`); offsets may be stored from any task.
+
+    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), or when it
+    is given to `store_offset`. Order within a partition is kept; partitions are served in turn.
+
+    Cancellation: a cancelled or timed-out read loses nothing, the same message comes with the next read (C24, K05); a
+    cancelled store may still be applied.
+    """
+
+    def __init__(
+        self,
+        reads: Reads,
+        *,
+        open_session: Callable[[Reads], Any],
+        start_soon: Callable[[Callable[[], Any]], None],
+        poll: PollOptions,
+        commit: AutoCommit,
+        options: ConsumerOptions,
+        instruments: Instruments,
+        random: Callable[[], float],
+        opened: Callable[[Consumer, bool], None],
+    ) -> None:
+        self._reads = reads
+        self._opened = opened
+        self._open_session = open_session
+        self._start_soon = start_soon
+        self._poll = poll
+        self._commit = commit
+        self._options = options
+        self._instruments = instruments
+        self._random = random
+        self._state = State.NEW
+        self._cause: TarryError | None = None
+        self._warned = False
+        self._positions = Positions()
+        self._commits = Commits(commit.mode)
+        self._fetches = Fetches(
+            count=poll.count,
+            max_bytes=poll.max_bytes,
+            messages_max=options.buffer_messages or 2 * poll.count,
+            bytes_max=options.buffer_bytes,
+        )
+        self._session: abc.Session
+        self._worker: Worker
+        self._storing: Storing
+        self._storing_scope = anyio.CancelScope(shield=True)
+        # What is in the application's hands: the current list with its cursor and the last message out of it, or a batch.
+        self._cursor: Iterator[Message] = iter(())
+        self._segment: Segment | None = None
+        self._hand: Message | None = None
+        self._batch: dict[Origin, tuple[Offset, Offset]] = {}
+        # Who reads.
+        self._current_task: Callable[[], Task] = self._not_started
+        self._reader: Task = None
+        self._reading = False
+        self._delivered_any = False
+        self._arrival = anyio.Event()
+        self._closed = anyio.Event()
+        self._report = ShutdownReport({}, {}, {})
+
+    def __repr__(self) -> str:
+        return f"<tarry {self._reads}, {self._state.value}>"
+
+    # --------------------------------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Self:
+        """Open the session (the only I/O of the start, C15).
+
+        Raises:
+            TopicNotFound: a topic or partition is missing; the message names it.
+        """
+        if self._state is not State.NEW:
+            raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
+        try:
+            self._session = await self._open_session(self._reads)
+        except TarryError as error:
+            self._state, self._cause = State.FAILED, error
+            raise
+        self._positions.assign(self._session.assignment.owned)
+        self._storing = Storing(
+            self._session,
+            self._commits,
+            self._positions,
+            period=self._commit.period,
+            note=self._note,
+            instruments=self._instruments,
+        )
+        self._worker = Worker(
+            self._session,
+            start=self._reads.start,
+            poll=self._poll,
+            positions=self._positions,
+            fetches=self._fetches,
+            found=self._commits.found,
+            named=self._reads.identity.name is not None,
+            arrived=self._arrived,
+            instruments=self._instruments,
+            random=self._random,
+        )
+        self._state = State.OPEN
+        self._current_task = current_task()
+        self._opened(self, True)
+        self._start_soon(self._worker.run)
+        self._start_soon(self._run_storing)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut down; a message in hand when the block is left by an error, a cancel or a `break` is unfinished."""
+        await self.shutdown()
+
+    async def shutdown(self) -> ShutdownReport:
+        """Stop fetching, withdraw what is parked, wait for the message in hand, store the last word, leave.
+
+        Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends its
+        loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
+        unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
+
+        Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
+        `drain_timeout`.
+        """
+        if self._state in (State.NEW, State.FAILED):
+            return self._report
+        if self._state is not State.OPEN:
+            await self._closed.wait()
+            return self._report
+        self._state = State.DRAINING
+        self._note()
+        self._cursor = iter(())
+        self._arrived()
+        try:
+            await self._worker.stop()
+            await self._wait_for_reader()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._finish()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return self._report
+
+    async def _finish(self) -> None:
+        self._note()
+        self._storing_scope.cancel()
+        rewound: dict[TopicPartition, int] = {}
+        with anyio.move_on_after(self._options.drain_timeout) as limit:
+            rewound = await self._storing.finish(list(self._positions))
+        with anyio.move_on_after(self._options.drain_timeout):
+            await self._leave()
+        if limit.cancelled_caught:
+            self._instruments.warn(
+                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored in time"
+            )
+        self._warn_nothing_stored()
+        committed = {partition: self._commits[partition].stored for partition in self._positions}
+        self._report = ShutdownReport(committed, rewound, self._unfinished())
+        self._state = State.CLOSED
+        self._opened(self, False)
+        self._closed.set()
+        self._arrived()
+
+    async def _leave(self) -> None:
+        try:
+            await self._session.leave()
+        except TarryError as error:
+            self._instruments.emit("leave_failed", error=str(error))
+
+    async def _wait_for_reader(self) -> None:
+        """Until the reader asks again or ends, at most `drain_timeout`."""
+        if self._reader is None or self._reader is self._current_task() or not self._in_hand():
+            return
+        with anyio.move_on_after(self._options.drain_timeout):
+            while self._in_hand() and not ended(self._reader):
+                await anyio.sleep(READER_LOOK_S)
+
+    async def _run_storing(self) -> None:
+        with self._storing_scope:
+            await self._storing.run()
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message; waits at the log while there is none.
+
+        Raises:
+            StopAsyncIteration: the consumer was shut down (C23: nothing else ends the loop).
+            NotStarted, ConcurrentRead, ConsumerFailed, or an error of one partition; the consumer stays usable.
+        """
+        if self._current_task() is not self._reader:
+            self._claim()
+        for message in self._cursor:
+            self._hand = message
+            return message
+        return await self._refill()
+
+    async def poll(
+        self,
+        *,
+        count: int | None = None,
+        min_count: int | None = None,
+        max_wait: float | None = None,
+        max_bytes: int | None = None,
+    ) -> Batch:
+        """Gather messages over all partitions: return at the first of `min_count` messages, `max_bytes` reached, `max_wait` over.
+
+        Then with all that fits into `count` and `max_bytes`. What is not given comes from the consumer's `PollOptions`. The
+        batch says why it came (`reason`); an empty one is a normal answer (K89, K101). The call finishes what earlier read
+        calls handed out.
+
+        Cancellation: what was gathered stays with the consumer and comes with the next read.
+        """
+        options = self._poll_options(count, min_count, max_wait, max_bytes)
+        if self._current_task() is not self._reader:
+            self._claim()
+        self._settle_hand()
+        if self._state is State.CLOSED:
+            raise NotStarted(f"{self._reads} is shut down; make a new one with client.consumer(...)")
+        demand = Demand(
+            options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
+        )
+        self._reading = True
+        try:
+            await anyio.lowlevel.checkpoint()
+            return await self._gather(demand)
+        finally:
+            self._reading = False
+            if self._fetches.demand is not None:
+                self._worker.demand(None)
+
+    async def _gather(self, demand: Demand) -> Batch:
+        while not self._fetches.enough(demand) and not demand.over:
+            if self._state is not State.OPEN:
+                return Batch((), "drain", decode)
+            self._raise_pending()
+            if self._fetches.demand is not demand:
+                self._worker.demand(demand)
+            with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
+                await self._arrival.wait()
+            demand.over = demand.over or limit.cancelled_caught
+        if self._state is not State.OPEN:
+            return Batch((), "drain", decode)
+        self._raise_pending()
+        segments = self._fetches.gather(demand.count, demand.max_bytes)
+        for segment in segments:
+            self._hand_out(segment)
+        self._worker.kick()
+        found = sum(segment.count for segment in segments)
+        return Batch(segments, "count" if found >= demand.min_count else "wait" if demand.over else "bytes", decode)
+
+    def _hand_out(self, segment: Segment) -> None:
+        partition = segment.origin.partition
+        first, _ = self._batch.get(segment.origin, (segment.first, segment.last))
+        self._batch[segment.origin] = (first, segment.last)
+        self._positions.handed(partition, segment.last)
+        self._commits.delivered(partition, segment.last)
+        self._delivered_any = True
+
+    async def _refill(self) -> Message:
+        """The slow path of a read: finish the list, then take the next one; one real checkpoint each time (K16, K91)."""
+        self._settle_hand()
+        self._reading = True
+        try:
+            await anyio.lowlevel.checkpoint()
+            while True:
+                if self._state is not State.OPEN:
+                    raise StopAsyncIteration
+                self._raise_pending()
+                segment = self._fetches.take()
+                if segment is not None:
+                    break
+                await self._arrival.wait()
+        finally:
+            self._reading = False
+        self._load(segment)
+        self._worker.kick()
+        self._hand = next(self._cursor)
+        return self._hand
+
+    def _load(self, segment: Segment) -> None:
+        """Decode a list and put the cursor at its beginning; records that do not decode stop their partition."""
+        try:
+            messages = decode(segment)
+        except DataError as error:
+            self._worker.halt(segment.origin.partition, error)
+            raise
+        self._segment = segment
+        self._cursor = iter(messages)
+        self._delivered_any = True
+
+    def _settle_hand(self) -> None:
+        """Whoever reads again has finished what was handed out; the rest of a list goes back."""
+        hand, segment = self._hand, self._segment
+        self._hand = self._segment = None
+        self._cursor = iter(())
+        if hand is not None and segment is not None:
+            partition = segment.origin.partition
+            self._positions.handed(partition, hand.offset)
+            self._commits.delivered(partition, hand.offset)
+            self._commits.finished(partition, hand.offset)
+            rest = from_position(segment, position_after(hand.offset))
+            if rest is not None and self._state is State.OPEN:
+                self._fetches.put_first(rest)
+        for origin, (_, last) in self._batch.items():
+            self._commits.finished(origin.partition, last)
+        self._batch = {}
+
+    def _note(self) -> None:
+        """Bring the marks up to what the cursor says."""
+        if self._hand is None or self._segment is None:
+            return
+        partition, offset = self._segment.origin.partition, self._hand.offset
+        self._positions.handed(partition, offset)
+        self._commits.delivered(partition, offset)
+        if offset > self._segment.first:
+            self._commits.finished(partition, Offset(offset - 1))
+
+    def _in_hand(self) -> bool:
+        """Something was handed out and is neither finished nor stored."""
+        return bool(self._unfinished())
+
+    def _unfinished(self) -> dict[TopicPartition, int]:
+        handed = dict(self._batch)
+        if self._hand is not None and self._segment is not None:
+            handed[self._segment.origin] = (self._hand.offset, self._hand.offset)
+        left: dict[TopicPartition, int] = {}
+        for origin, (first, last) in handed.items():
+            explicit = self._commits[origin.partition].explicit
+            count = last - max(first - 1, -1 if explicit is None else explicit)
+            if count > 0:
+                left[origin.partition] = left.get(origin.partition, 0) + count
+        return left
+
+    def _claim(self) -> None:
+        """Another task than before reads: only when the one before has ended, or neither reads nor holds a message (K97)."""
+        task = self._current_task()
+        if self._reader is not None and not ended(self._reader) and (self._reading or self._in_hand()):
+            raise ConcurrentRead(
+                f"{self._reads} is read by another task that {'waits for a message' if self._reading else 'still holds one'}; "
+                "let one task read and hand messages on, or open a consumer per task"
+            )
+        self._reader = task
+
+    def _raise_pending(self) -> None:
+        if self._worker.errors:
+            raise self._worker.errors.popleft()
+        if self._worker.failure is not None:
+            raise self._worker.failure
+
+    def _arrived(self) -> None:
+        """Everybody who waits looks again."""
+        self._arrival.set()
+        self._arrival = anyio.Event()
+
+    def _not_started(self) -> Never:
+        """Stands in for the current task before the start (C16, K90)."""
+        message = f"{self._reads} is {self._state.value}; use it inside `async with client.consumer(...) as consumer:`"
+        if not self._warned:
+            self._warned = True
+            self._instruments.warn("consumer", "not_started", message)
+        raise NotStarted(message) from self._cause
+
+    def _check_started(self) -> None:
+        if self._state in (State.NEW, State.FAILED):
+            self._not_started()
+        if self._state is State.CLOSED:
+            raise NotStarted(f"{self._reads} is shut down; make a new one with client.consumer(...)")
+
+    def _poll_options(self, count: Any, min_count: Any, max_wait: Any, max_bytes: Any) -> PollOptions:
+        given = {"count": count, "min_count": min_count, "max_wait": max_wait, "max_bytes": max_bytes}
+        changed = {name: value for name, value in given.items() if value is not None}
+        return PollOptions(**(self._poll.model_dump() | changed)) if changed else self._poll
+
+    # ------------------------------------------------------------------------------------------- offsets
+
+    async def store_offset(
+        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None = None
+    ) -> None:
+        """Say that a message, a batch, or everything up to an offset is finished; durable when it returns.
+
+        Never lowers what is stored, except for the first store after a `seek` (K85).
+
+        Args:
+            what: a message, a batch (each of its partitions), or a partition together with `offset`.
+
+        Raises:
+            StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message.
+            UsageError: the consumer has no name to store under.
+            OffsetOutOfRange: the log holds no such message yet.
+        """
+        self._check_started()
+        self._check_named()
+        for partition, last in self._offsets_of(what, offset):
+            await self._storing.store(partition, last)
+
+    async def delete_offset(self, partition: TopicPartition | int) -> None:
+        """Remove the stored offset, so that `Start.next()` begins anew (C55)."""
+        self._check_started()
+        self._check_named()
+        await self._storing.delete(self._owned(partition))
+
+    async def seek(self, partition: TopicPartition | int, to: Start | Offset | Position | int) -> Position:
+        """Read a partition from somewhere else, from the next message on; returns the position.
+
+        What was fetched of it is void (C33). The message in hand counts neither as finished nor as unfinished any more.
+        The next store may go below the stored offset (design 1.3).
+
+        Args:
+            to: a `Start`, or the offset of the message to read next.
+        """
+        self._check_started()
+        owned = self._owned(partition)
+        start = self._filled(to if isinstance(to, Start) else Start.offset(to))
+        resolved = await self._session.resolve(owned, start)
+        self._note()
+        self._drop_in_hand(owned)
+        self._positions.seek(owned, resolved.position, resolved.history)
+        self._commits.sought(owned)
+        self._worker.moved(owned)
+        return resolved.position
+
+    def _drop_in_hand(self, partition: TopicPartition) -> None:
+        if self._segment is not None and self._segment.origin.partition == partition:
+            self._cursor = iter(())
+            self._hand = self._segment = None
+        self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
+
+    def _offsets_of(
+        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None
+    ) -> list[tuple[TopicPartition, Offset]]:
+        if isinstance(what, Message):
+            self._check_origin(what.origin)
+            return [(what.origin.partition, what.offset)]
+        if isinstance(what, Batch):
+            for segment in what.segments:
+                self._check_origin(segment.origin)
+            return [(partition, last) for partition, (_, last) in what.offsets.items()]
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
+        return [(self._owned(what), Offset(offset))]
+
+    def _check_origin(self, origin: Origin) -> Place:
+        place = self._positions.get(origin.partition)
+        if place is None or place.ownership != origin.ownership or place.history not in (None, origin.history):
+            raise StaleAssignment(
+                f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
+            )
+        return place
+
+    def _check_named(self) -> None:
+        if self._reads.identity.name is None:
+            raise UsageError(f"the {self._reads} has no name to store offsets under; pass name= to client.consumer()")
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this consumer reads."""
+        return frozenset(self._positions)
+
+    @property
+    def generation(self) -> int:
+        """Counter of rebalances; constant without a group."""
+        return self._session.assignment.generation if self._state is not State.NEW else 0
+
+    def position(self, partition: TopicPartition | int) -> Position | None:
+        """The next message to be delivered, None while it is not known; never waits (C25)."""
+        self._note()
+        return self._positions[self._owned(partition)].next
+
+    def last_delivered(self, partition: TopicPartition | int) -> Offset | None:
+        """The last offset handed over, None when there is none (C25, C34, D2)."""
+        self._note()
+        return self._positions[self._owned(partition)].delivered
+
+    def last_stored(self, partition: TopicPartition | int) -> Offset | None:
+        """The stored offset as far as this consumer knows it, None when there is none (C25)."""
+        return self._commits[self._owned(partition)].stored
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until every partition has a position.
+
+        Raises:
+            NotReady: after `timeout` seconds, naming what is missing (K72).
+        """
+        self._check_started()
+        with anyio.move_on_after(timeout):
+            while missing := self._missing():
+                if self._worker.failure is not None:
+                    raise self._worker.failure
+                await self._arrival.wait()
+        missing = self._missing()
+        if missing:
+            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)} after {timeout:g} s")
+
+    def _missing(self) -> list[str]:
+        stopped = self._worker.stopped
+        unresolved = [
+            f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
+            for partition in self._positions.unresolved()
+        ]
+        return unresolved
+
+    async def lag(self) -> dict[TopicPartition, Lag]:
+        """How far each partition is behind its end, in messages: behind what was delivered, and behind what is stored."""
+        self._check_started()
+        self._note()
+        found: dict[TopicPartition, Lag] = {}
+        for partition in list(self._positions):
+            end = await self._session.resolve(partition, Start.end())
+            place, stored = self._positions[partition], self._commits[partition].stored
+            begin = end.log_start
+            found[partition] = Lag(
+                end.log_end,
+                place.next,
+                delivered=end.log_end - max(begin if place.next is None else place.next, begin),
+                stored=end.log_end - max(begin if stored is None else position_after(stored), begin),
+            )
+        return found
+
+    def _owned(self, partition: TopicPartition | int) -> TopicPartition:
+        """The partition meant: with one topic, a plain int names one of it."""
+        if isinstance(partition, int):
+            topics = {owned.topic for owned in self._positions}
+            if len(topics) != 1:
+                raise ConfigError(
+                    f"partition {partition} of which topic? This consumer reads {sorted(topics)}; pass a TopicPartition"
+                )
+            partition = TopicPartition(topics.pop(), partition)
+        partition = TopicPartition(*partition)
+        if partition not in self._positions:
+            owned = ", ".join(map(str, sorted(self._positions)))
+            raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
+        return partition
+
+    def _filled(self, start: Start) -> Start:
+        return fill_count(start, self._poll.count)
+
+    def _warn_nothing_stored(self) -> None:
+        """C98: without any store each start begins at the first message again."""
+        stored = any(self._commits[partition].stored is not None for partition in self._positions)
+        if (
+            self._commit.mode == "disabled"
+            and self._reads.start.kind is StartKind.NEXT
+            and self._delivered_any
+            and not stored
+        ):
+            self._instruments.warn(
+                "consumer",
+                "nothing_stored",
+                f"{self._reads}: messages were delivered but no offset was ever stored, so the next start begins at the "
+                "first message again; call store_offset, or pass name= and commit=AutoCommit.finished()",
+            )
+
+
+def fill_count(start: Start, count: int) -> Start:
+    """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
+    return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start

@@ -1,0 +1,1 @@
+"""Producers: the direct one, whose sends are durable when they return (`producer`); partition choice (`sharding`)."""

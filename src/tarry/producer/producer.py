@@ -1,0 +1,286 @@
+"""The direct producer: each send is durable when it returns its receipt (P1-P4, P6-P9, P11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tarry import abc
+from tarry._core.batches import cut_batches
+from tarry._runtime.retry import attempt
+from tarry._wire.batch import encode_record, seal
+from tarry.config import ProducerOptions
+from tarry.errors import (
+    ConfigError,
+    ConfigTypeError,
+    LogBusy,
+    MessageTooLarge,
+    NotStarted,
+    OutcomeUnknown,
+    ProducerClosed,
+    SendFailed,
+    TarryError,
+)
+from tarry.producer.sharding import partition_of
+from tarry.types import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    Header,
+    Offset,
+    ProducerStamp,
+    Receipt,
+    TopicInfo,
+    TopicPartition,
+)
+
+
+class Outgoing(NamedTuple):
+    """One message for `send_many`; a bare `bytes` stands for a value without key."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class _Encoded(NamedTuple):
+    """A message that passed all checks: its place in the call, its partition, its bytes."""
+
+    index: int
+    partition: int
+    record: bytes
+    timestamp_ms: int
+
+
+class Producer:
+    """Appends to one topic. Use it as `async with client.producer("orders") as producer`; sends may run concurrently.
+
+    Everything that can be refused is refused before anything is written: types, sizes, partitions. With an idempotent log
+    an unknown outcome is retried under the same sequence and never stored twice (K74); otherwise it is `OutcomeUnknown`.
+
+    Cancellation: a cancelled `send` may still be applied once it was handed to the log's writer.
+    """
+
+    def __init__(
+        self,
+        broker: abc.Broker | None,
+        topic: str,
+        *,
+        options: ProducerOptions,
+        partitioner: abc.Partitioner | None,
+        clock_ms: Callable[[], int],
+        producer_id: bytes,
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._options = options
+        self._partitioner = partitioner
+        self._clock_ms = clock_ms
+        self._id = producer_id
+        self._info: TopicInfo | None = None
+        self._sequences: dict[int, int] = {}
+        self._turn = 0
+        self._closed = False
+        self._cause: TarryError | None = None
+
+    async def __aenter__(self) -> Self:
+        """Look the topic up; `TopicNotFound` when it does not exist (P1: producers create none)."""
+        if self._broker is None:
+            raise NotStarted("the client is not open; use `async with tarry.connect(...) as client:`")
+        try:
+            self._info = await self._broker.describe_topic(self._topic)
+        except TarryError as error:
+            self._cause = error
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def flush(self) -> None:
+        """Nothing to do: each send is durable when it returns."""
+
+    async def shutdown(self) -> None:
+        """Refuse further sends; idempotent. Sends in progress go on."""
+        self._closed = True
+
+    async def send(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """Append one message; returns once it is durable.
+
+        Args:
+            value: bytes, or None for a delete marker.
+            key: equal keys go to one partition; None takes the next partition in turn.
+            partition: overrides the choice by key.
+            timestamp_ms: milliseconds since 1970 UTC; default now.
+
+        Raises:
+            MessageTooLarge: above the topic's limit; names both sizes.
+            OutcomeUnknown: it may or may not have been written.
+            LogFull, LogBusy, LogUnavailable: it was not written.
+        """
+        info = self._open()
+        message = self._encode(info, 0, Outgoing(value, key, headers, partition, timestamp_ms))
+        return (await self._append(message.partition, [message]))[0]
+
+    async def send_many(self, messages: Sequence[bytes | Outgoing]) -> list[Receipt]:
+        """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
+
+        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, which go one after another.
+
+        Raises:
+            SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
+        """
+        info = self._open()
+        outgoing = [message if isinstance(message, Outgoing) else Outgoing(message) for message in messages]
+        encoded = [self._encode(info, index, message) for index, message in enumerate(outgoing)]
+        receipts: dict[int, Receipt] = {}
+        for batch in self._batches(encoded):
+            try:
+                answers = await self._append(batch[0].partition, batch)
+            except TarryError as error:
+                unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
+                raise SendFailed(
+                    f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
+                    topic=self._topic,
+                    unsent=unsent,
+                    receipts=[receipts[index] for index in sorted(receipts)],
+                ) from error
+            receipts.update((message.index, answer) for message, answer in zip(batch, answers, strict=True))
+        return [receipts[index] for index in range(len(outgoing))]
+
+    def _open(self) -> TopicInfo:
+        if self._closed:
+            raise ProducerClosed(f"the producer of {self._topic!r} is shut down; make a new one with client.producer()")
+        if self._info is None:
+            raise NotStarted(
+                f"the producer of {self._topic!r} is not started; use `async with client.producer(...)`"
+            ) from self._cause
+        return self._info
+
+    def _encode(self, info: TopicInfo, index: int, message: Outgoing) -> _Encoded:
+        _check_message(message)
+        count = len(info.partitions)
+        timestamp_ms = self._clock_ms() if message.timestamp_ms is None else message.timestamp_ms
+        record = encode_record(message.value, message.key, message.headers, timestamp_ms)
+        if len(record) > info.max_record_bytes:
+            raise MessageTooLarge(
+                f"the message has {len(record)} bytes encoded, topic {info.name!r} allows {info.max_record_bytes}; "
+                "send less, or create the topic with a larger max_record_bytes",
+                size=len(record),
+                limit=info.max_record_bytes,
+            )
+        return _Encoded(index, self._choose(message, count), record, timestamp_ms)
+
+    def _choose(self, message: Outgoing, count: int) -> int:
+        """P4: a custom partitioner wins over everything; then the call's partition; then the key; then the next in turn."""
+        if self._partitioner is not None:
+            return _check_partition(
+                self._partitioner(message.key, message.value, count), count, "the partitioner chose"
+            )
+        if message.partition is not None:
+            return _check_partition(message.partition, count, "partition=")
+        if message.key is not None:
+            return partition_of(message.key, count)
+        self._turn = (self._turn + 1) % count
+        return self._turn
+
+    def _batches(self, encoded: Sequence[_Encoded]) -> list[list[_Encoded]]:
+        by_partition: dict[int, list[_Encoded]] = {}
+        for message in encoded:
+            by_partition.setdefault(message.partition, []).append(message)
+        return [
+            [messages[index] for index in cut]
+            for messages in by_partition.values()
+            for cut in cut_batches(
+                [len(message.record) for message in messages], count_max=BATCH_RECORDS_MAX, bytes_max=BATCH_BYTES_MAX
+            )
+        ]
+
+    async def _append(self, partition: int, messages: Sequence[_Encoded]) -> list[Receipt]:
+        assert self._broker is not None
+        broker, at = self._broker, TopicPartition(self._topic, partition)
+        batch = seal([message.record for message in messages], [message.timestamp_ms for message in messages])
+        stamp = self._stamp(partition) if broker.capabilities.idempotent_append else None
+        first = await attempt(
+            lambda: broker.append(at, batch, producer=stamp),
+            again=lambda error: isinstance(error, LogBusy) or (stamp is not None and isinstance(error, OutcomeUnknown)),
+            retries=self._options.retries,
+            spacing_s=self._options.retry_spacing,
+        )
+        if len(messages) == 1:
+            return [first]
+        return [replace(first, offset=Offset(first.offset + index)) for index in range(len(messages))]
+
+    def _stamp(self, partition: int) -> ProducerStamp:
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = sequence + 1
+        return ProducerStamp(self._id, sequence)
+
+
+def _check_message(message: Outgoing) -> None:
+    _check_bytes("value", message.value)
+    _check_bytes("key", message.key)
+    if message.key is not None and len(message.key) > KEY_BYTES_MAX:
+        raise MessageTooLarge(
+            f"the key has {len(message.key)} bytes; at most {KEY_BYTES_MAX} are allowed",
+            size=len(message.key),
+            limit=KEY_BYTES_MAX,
+        )
+    if message.headers:
+        _check_headers(message.headers)
+    time = message.timestamp_ms
+    if time is not None and (isinstance(time, bool) or not isinstance(time, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigTypeError(f"timestamp_ms={time!r} is not an int of milliseconds since 1970 UTC")
+
+
+def _check_bytes(what: str, given: object) -> None:
+    if given is None or isinstance(given, bytes):
+        return
+    if isinstance(given, str):
+        raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); encode it: {what}=text.encode()")
+    raise ConfigTypeError(
+        f"{what} must be bytes or None, not {type(given).__name__}; encode it first, for example bytes({what})"
+    )
+
+
+def _check_headers(headers: Sequence[Header]) -> None:
+    if len(headers) > HEADERS_MAX:
+        raise ConfigError(f"{len(headers)} headers; at most {HEADERS_MAX} are allowed")
+    size = 0
+    for header in headers:
+        if not isinstance(header, tuple) or len(header) != 2 or not isinstance(header[0], str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigTypeError(f"a header must be a tuple (str, bytes), not {header!r}")
+        _check_bytes(f"the value of header {header[0]!r}", header[1])
+        if header[1] is None:  # pyright: ignore[reportUnnecessaryComparison]
+            raise ConfigTypeError(f"the value of header {header[0]!r} must be bytes, not None")
+        size += len(header[0].encode()) + len(header[1])
+    if size > HEADERS_BYTES_MAX:
+        raise MessageTooLarge(
+            f"the headers have {size} bytes together; at most {HEADERS_BYTES_MAX} are allowed",
+            size=size,
+            limit=HEADERS_BYTES_MAX,
+        )
+
+
+def _check_partition(partition: object, count: int, who: str) -> int:
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise ConfigTypeError(f"{who} {partition!r}, which is not an int")
+    if not 0 <= partition < count:
+        raise ConfigError(f"{who} {partition}; the topic has {count} partitions, numbered 0 to {count - 1}")
+    return partition

@@ -1,0 +1,493 @@
+"""The vocabulary: what users and all layers hand to each other.
+
+Here are values without behaviour towards the outside: positions, messages, batches, starts, reports. Not here: options
+(`config`), the ports and their requests (`abc`), encoding (`_wire`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Literal, NamedTuple, NewType, Self, overload
+
+import msgspec
+
+from tarry.errors import ConfigError, ConfigTypeError, InvalidName
+
+Offset = NewType("Offset", int)
+"""Names one existing message of a partition; stored offsets are inclusive."""
+Position = NewType("Position", int)
+"""The next message to read of a partition."""
+Ownership = NewType("Ownership", int)
+"""Fencing number of one (group, partition); 0 for standalone consumers."""
+HistoryId = NewType("HistoryId", int)
+"""Identity of one partition's history; a topic deleted and created again gets new ones (Q10)."""
+
+UNFENCED = Ownership(0)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DEFAULT_STREAM = "default"
+NAME_BYTES_MAX = 255
+KEY_BYTES_MAX = 64 * 1024
+HEADERS_MAX = 64
+HEADERS_BYTES_MAX = 32 * 1024
+BATCH_RECORDS_MAX = 1000
+BATCH_BYTES_MAX = 256 * 1024
+"""A batch is sealed at this size; a single larger record travels alone (design 5.1)."""
+
+Header = tuple[str, bytes]
+Reason = Literal["count", "bytes", "wait", "drain", "rebalance"]
+"""Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed."""
+
+
+def position_after(offset: Offset) -> Position:
+    """The position behind a message: the next one to read."""
+    return Position(offset + 1)
+
+
+def offset_before(position: Position) -> Offset | None:
+    """The last message in front of a position; None at the very beginning (D2)."""
+    return Offset(position - 1) if position > 0 else None
+
+
+def moves(stored: Offset | None, offset: Offset, *, lower: bool) -> bool:
+    """Whether storing `offset` over `stored` changes it: it never goes down unless told to (C52, C56, I7)."""
+    return stored is None or offset > stored or (lower and offset < stored)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; the topic is its full name, `stream/topic` or bare for the stream `default`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+def check_name(kind: str, name: object) -> str:
+    """Return `name` when it may name a topic, stream, group or consumer.
+
+    Allowed: 1 to 255 bytes of UTF-8 without control characters; lengths count bytes (K104).
+
+    Raises:
+        InvalidName: names the kind, the character or the length, and the limit.
+    """
+    if not isinstance(name, str):
+        raise InvalidName(f"{kind} must be a str, not {type(name).__name__} ({name!r})")
+    if not name:
+        raise InvalidName(f"{kind} must not be empty")
+    for character in name:
+        if ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 or 0xD800 <= ord(character) < 0xE000:
+            raise InvalidName(
+                f"{kind} {name!r} holds the character U+{ord(character):04X}; control characters are not allowed"
+            )
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        raise InvalidName(
+            f"{kind} {name[:40]!r}... is {size} bytes of UTF-8 long; at most {NAME_BYTES_MAX} are allowed"
+        )
+    return name
+
+
+def check_topic(name: object) -> str:
+    """Return the full name of a topic: `stream/topic`, without the stream when it is the default one.
+
+    Raises:
+        InvalidName: a part that `check_name` refuses, or more than one slash.
+    """
+    text = check_name("topic name", name)
+    parts = text.split("/")
+    if len(parts) > 2:
+        raise InvalidName(f"topic name {text!r} holds {len(parts) - 1} slashes; at most one (stream/topic) is allowed")
+    for part in parts:
+        check_name("a part of topic name " + repr(text), part)
+    return parts[1] if len(parts) == 2 and parts[0] == DEFAULT_STREAM else text
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """What all messages of one served run share: partition, newest visible offset at that moment, ownership."""
+
+    partition: TopicPartition
+    head: Offset
+    ownership: Ownership = UNFENCED
+    history: HistoryId = HistoryId(0)
+
+
+_NOWHERE = Origin(TopicPartition("", -1), Offset(-1))
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One message as the application gets it.
+
+    `value` None is a delete marker and differs from `b""`; `headers` keep order and duplicates (K76). The four fields
+    before `offset` are the record on the wire; `offset` and `origin` are stamped after decoding.
+    """
+
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+    offset: Offset = Offset(-1)
+    origin: Origin = _NOWHERE
+
+    @property
+    def topic(self) -> str:
+        """Full name of the topic."""
+        return self.origin.partition.topic
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition within its topic."""
+        return self.origin.partition.partition
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one value."""
+        return self.origin.partition
+
+    @property
+    def head(self) -> Offset:
+        """Newest visible offset of the partition when this message's batch was served; the same for the whole batch."""
+        return self.origin.head
+
+    @property
+    def ownership(self) -> Ownership:
+        """The standing under which the message was served; stores under an older one are refused."""
+        return self.origin.ownership
+
+    @property
+    def timestamp(self) -> datetime:
+        """Time of the message, aware, UTC (K103)."""
+        return EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Encoded records, back to back: the unit that is appended, stored and served (design 5.1).
+
+    Args:
+        ends: end position of each record inside `records`; the length is the number of records.
+        records: the bare concatenation of the encoded records, without an array header.
+        first_ms, max_ms: timestamp of the first record, and the highest one.
+    """
+
+    ends: array[int] = field(repr=False)
+    records: bytes = field(repr=False)
+    first_ms: int
+    max_ms: int
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded records."""
+        return len(self.records)
+
+    def start_of(self, index: int) -> int:
+        """Where record `index` begins inside `records`; `index` may be `count`, which gives the end."""
+        return self.ends[index - 1] if index else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive records cut out of one batch without copying: records `lo` up to `hi` (exclusive).
+
+    `base` is the offset of record `lo`.
+    """
+
+    base: Offset
+    batch: RecordBatch
+    lo: int
+    hi: int
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.hi - self.lo
+
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded records."""
+        return self.batch.start_of(self.hi) - self.batch.start_of(self.lo)
+
+    @property
+    def end(self) -> Position:
+        """Position behind the last record."""
+        return Position(self.base + self.hi - self.lo)
+
+    @property
+    def payload(self) -> bytes:
+        """The encoded records, back to back."""
+        if self.lo == 0 and self.hi == self.batch.count:
+            return self.batch.records
+        return self.batch.records[self.batch.start_of(self.lo) : self.batch.start_of(self.hi)]
+
+    def fit(self, limit: int) -> int:
+        """How many records from the front fit into `limit` bytes."""
+        return bisect_right(self.batch.ends, self.batch.start_of(self.lo) + limit, self.lo, self.hi) - self.lo
+
+    def split(self, count: int) -> tuple[Run, Run]:
+        """Cut into the first `count` records and the rest."""
+        middle = self.lo + count
+        return Run(self.base, self.batch, self.lo, middle), Run(Offset(self.base + count), self.batch, middle, self.hi)
+
+    def after(self, position: Position) -> Run:
+        """The part from `position` on (which lies inside, or in front of the run)."""
+        skip = min(max(position - self.base, 0), self.count)
+        return self if not skip else self.split(skip)[1]
+
+
+Decode = Callable[["Segment"], list[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Runs of one partition that follow each other and were served together, still encoded."""
+
+    origin: Origin
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Offset:
+        """Offset of the first message."""
+        return self.runs[0].base
+
+    @property
+    def last(self) -> Offset:
+        """Offset of the last message."""
+        return Offset(self.runs[-1].end - 1)
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return self.runs[-1].end - self.runs[0].base
+
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded records."""
+        return sum(run.size for run in self.runs)
+
+
+class Batch(Sequence[Message]):
+    """What one `poll` returned: messages of any number of partitions, in order within each.
+
+    Making it and asking its length cost nothing; messages are decoded when they are first looked at. `reason` says why
+    the poll returned (see `Reason`); an empty batch is a normal answer, not an error (C6, K101).
+    """
+
+    __slots__ = ("_decode", "_messages", "_segments", "reason")
+
+    def __init__(self, segments: Sequence[Segment], reason: Reason, decode: Decode) -> None:
+        self._segments = tuple(segments)
+        self._decode = decode
+        self._messages: list[Message] | None = None
+        self.reason: Reason = reason
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The encoded parts, in the order of delivery."""
+        return self._segments
+
+    @property
+    def offsets(self) -> dict[TopicPartition, tuple[Offset, Offset]]:
+        """First and last offset of each partition in the batch."""
+        found: dict[TopicPartition, tuple[Offset, Offset]] = {}
+        for segment in self._segments:
+            first, _ = found.get(segment.origin.partition, (segment.first, segment.last))
+            found[segment.origin.partition] = (first, segment.last)
+        return found
+
+    def _decoded(self) -> list[Message]:
+        if self._messages is None:
+            self._messages = [message for segment in self._segments for message in self._decode(segment)]
+        return self._messages
+
+    def __len__(self) -> int:
+        return sum(segment.count for segment in self._segments)
+
+    def __iter__(self) -> Iterator[Message]:
+        if self._messages is not None:
+            yield from self._messages
+            return
+        for segment in self._segments:
+            yield from self._decode(segment)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._decoded()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any sequence of equal messages; so an empty batch equals `[]` (K101)."""
+        if isinstance(other, Batch | list | tuple):
+            return list(self) == list(other)  # pyright: ignore[reportUnknownArgumentType]  # any sequence may be compared
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # compares by value and is built lazily
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{partition}:{first}-{last}" for partition, (first, last) in self.offsets.items())
+        return f"<Batch of {len(self)} ({self.reason}){': ' + parts if parts else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where a message was appended, durable when it is handed out. `duplicate`: the log had it already (idempotent append)."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    duplicate: bool = False
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one value."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class StartKind(Enum):
+    """The rule of a `Start`."""
+
+    NEXT = "next"
+    FIRST = "first"
+    LAST = "last"
+    END = "end"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a partition is read from while it has no position yet (C26, C27).
+
+    Make one with the class methods. It is consulted once per ownership of a partition; from the first answer on the
+    consumer reads at explicit positions.
+    """
+
+    kind: StartKind
+    value: int | None = None
+    otherwise: Literal["first", "end", "fail"] = "first"
+    on_gap: Literal["resume", "fail"] = field(default="resume")
+
+    @classmethod
+    def next(cls, otherwise: Start | Literal["fail"] | None = None) -> Self:
+        """Behind the stored offset; without one as `otherwise` says: `Start.first()` (default), `Start.end()` or `"fail"`."""
+        if otherwise is None or (isinstance(otherwise, Start) and otherwise.kind is StartKind.FIRST):
+            return cls(StartKind.NEXT)
+        if otherwise == "fail":
+            return cls(StartKind.NEXT, otherwise="fail")
+        if isinstance(otherwise, Start) and otherwise.kind is StartKind.END:
+            return cls(StartKind.NEXT, otherwise="end")
+        raise ConfigError(f"otherwise={otherwise!r} is not possible; use Start.first(), Start.end() or 'fail'")
+
+    @classmethod
+    def first(cls) -> Self:
+        """The oldest retained message."""
+        return cls(StartKind.FIRST)
+
+    @classmethod
+    def last(cls) -> Self:
+        """Up to `PollOptions.count` of the newest messages."""
+        return cls(StartKind.LAST)
+
+    @classmethod
+    def end(cls) -> Self:
+        """Only what is appended from now on."""
+        return cls(StartKind.END)
+
+    @classmethod
+    def offset(cls, offset: int) -> Self:
+        """The message with this offset."""
+        if isinstance(offset, bool) or not isinstance(offset, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigTypeError(f"Start.offset takes an int, not {type(offset).__name__} ({offset!r})")
+        if offset < 0:
+            raise ConfigError(f"Start.offset({offset}) is below 0; for the newest messages use Start.last()")
+        return cls(StartKind.OFFSET, offset)
+
+    @classmethod
+    def timestamp(cls, time: datetime) -> Self:
+        """The first message at or after `time`, an aware datetime; the end when there is none (K103)."""
+        if not isinstance(time, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigTypeError(
+                f"Start.timestamp takes an aware datetime, not {type(time).__name__} ({time!r}): "
+                "numbers do not say their unit; use datetime.fromtimestamp(seconds, tz=UTC)"
+            )
+        if time.tzinfo is None or time.utcoffset() is None:
+            raise ConfigError(
+                f"Start.timestamp({time!r}) has no time zone; use time.replace(tzinfo=UTC) or time.astimezone()"
+            )
+        return cls(StartKind.TIMESTAMP, -((EPOCH - time) // timedelta(milliseconds=1)))
+
+    def __str__(self) -> str:
+        return f"Start.{self.kind.value}({'' if self.value is None else self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the log describes it. Sizes in bytes, ages in seconds; None means without limit."""
+
+    name: str
+    partitions: tuple[PartitionInfo, ...]
+    retention_age: float | None
+    retention_bytes: int | None
+    max_record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition of a `TopicInfo`: retained messages are `log_start` up to `log_end` (exclusive), `size` bytes."""
+
+    partition: int
+    log_start: Position
+    log_end: Position
+    size: int
+    history: HistoryId
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownReport:
+    """What a consumer left behind.
+
+    Args:
+        committed: the stored offset of each partition when the consumer left it; None: nothing is stored.
+        rewound: by how many messages the stored offset was brought back, where it was.
+        unfinished: messages handed out but not finished; they come again.
+    """
+
+    committed: dict[TopicPartition, Offset | None]
+    rewound: dict[TopicPartition, int]
+    unfinished: dict[TopicPartition, int]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{partition}: committed {'nothing' if offset is None else offset}, "
+            f"rewound {self.rewound.get(partition, 0)}, unfinished {self.unfinished.get(partition, 0)}"
+            for partition, offset in sorted(self.committed.items())
+        ]
+        return "\n".join(lines) if lines else "no partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind one partition's end, in messages: behind what it delivered, behind what it stored."""
+
+    log_end: Position
+    position: Position | None
+    delivered: int
+    stored: int
+
+
+class ProducerStamp(NamedTuple):
+    """Identity of one append for de-duplication: 16 random bytes of the producer, and its sequence on this partition."""
+
+    producer: bytes
+    sequence: int
