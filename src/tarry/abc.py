@@ -1,4 +1,4 @@
-"""The ports: what a log offers (`Broker`, `Session`), what a store offers to the embedded log (`LogStore`), small plug-ins.
+"""The ports: what a log offers (`Broker`, `Session`), what a store offers the embedded log (`LogStore`), plug-ins.
 
 Requests and replies that cross a port are defined beside it. No behaviour here; the only code is arithmetic on a reply.
 """
@@ -297,7 +297,7 @@ class Broker(Protocol):
     async def open_session(
         self, identity: ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> Session:
-        """Open a standalone session on chosen partitions, and on all partitions of `topics`; a missing one raises `TopicNotFound` (C15)."""
+        """Open a standalone session on chosen partitions and on all of `topics`; what is missing is `TopicNotFound`."""
         ...
 
     async def aclose(self) -> None:
@@ -356,7 +356,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class StoreOffset:
-    """Store (or, with None, delete) the offset of an identity; answers `Stored`. Lower ones change nothing unless `lower` (C52)."""
+    """Store (with None: delete) the offset of an identity; answers `Stored`. Never lowers unless `lower` (C52)."""
 
     partition: PartitionId
     identity: str
@@ -391,7 +391,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """Apply retention by age and bytes to all topics now; answers the `Trimmed` partitions (also reported as events)."""
+    """Apply retention to all topics now; answers the `Trimmed` partitions (reported to the listener too)."""
 
     size: int = 128
 
@@ -420,7 +420,7 @@ class Row:
 
 
 class StoreListener(Protocol):
-    """Who is told what commits changed, on the loop that owns the store, before the callers of the jobs are answered."""
+    """Who is told what commits changed: on the loop that owns the store, before the jobs are answered."""
 
     def committed(self, rows: Sequence[Row]) -> None:
         """Rows became visible, in the order of their offsets within a partition."""
@@ -431,7 +431,7 @@ class StoreListener(Protocol):
         ...
 
     def reopened(self, topics: Sequence[TopicState]) -> None:
-        """The store failed and recovered by reading everything again: this is all it holds, take it over and look again.
+        """The store failed and recovered by reading everything again: this is all it holds; take it over, look again.
 
         Ends, log starts, stored offsets and topics may differ from what was known in either direction: outcomes that
         were unknown are decided now. Comes after `committed` and `trimmed` of the same round.
@@ -445,7 +445,7 @@ class StoreListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Read from `position` on: at most `count` records and `limit` bytes; a first record above the limit comes alone (S45)."""
+    """Read from `position` on: at most `count` records and `limit` bytes; a first larger record comes alone (S45)."""
 
     partition: PartitionId
     position: Position
@@ -478,11 +478,11 @@ class LogStore(Protocol):
         ...
 
     def submit(self, job: Job, done: JobDone) -> object:
-        """Queue a job for the next commit; `done` is called once, on this loop, after its fate is known (W5). Returns a ticket."""
+        """Queue a job for the next commit; returns a ticket. `done` is called once, when its fate is known (W5)."""
         ...
 
     def withdraw(self, ticket: object) -> bool:
-        """Take a queued job out; True when it was not handed to the writer yet (nothing is applied, `done` is not called)."""
+        """Take a queued job out; True when the writer does not have it yet: nothing is applied, `done` stays silent."""
         ...
 
     def read(self, query: Query) -> Selection | None:

@@ -1,6 +1,7 @@
 """The client: from a URL to a broker, topics, producers and consumers.
 
-It owns the one task group in which the loops of its consumers run, so that a consumer may be entered and left in any task.
+It owns the one task group in which the loops of its consumers run, so that a consumer may be entered and left in any
+task.
 Not here: what a log does (`brokers`), what a consumer does (`consumer`).
 """
 
@@ -39,9 +40,9 @@ def connect(
     """A client for a log; nothing is opened before `async with`.
 
     Args:
-        target: `"orders.db"` or `"sqlite:///orders.db"`, a file that is created when missing; `"memory:"`, a private log.
-        durability: `"full"`: a receipt survives a power cut; `"normal"`: the newest may be lost then; `"memory"`: a crash
-            may lose the file.
+        target: `"orders.db"` or `"sqlite:///orders.db"`, a file, created when missing; `"memory:"`, a private log.
+        durability: `"full"`: a receipt survives a power cut; `"normal"`: the newest may be lost then; `"memory"`: a
+            crash may lose the file.
         busy_timeout: seconds to wait for a foreign write lock before `LogBusy`.
         instruments: receive every event.
         log_options: further fields of `LogOptions`.
@@ -53,7 +54,8 @@ def connect(
         raise ConfigTypeError(
             f"connect takes a path or URL as str, not {type(target).__name__} ({target!r}); use str(path)"
         )
-    options = LogOptions(durability=durability, busy_timeout=busy_timeout, **log_options)
+    given: dict[str, Any] = {"durability": durability, "busy_timeout": busy_timeout}
+    options = LogOptions(**given, **log_options)
     return Client(_opener(target, options), name=target, instruments=instruments)
 
 
@@ -81,7 +83,7 @@ def _opener(target: str, options: LogOptions) -> OpenBroker:
 
 
 class Client:
-    """A connection to one log; an async context manager. Consumers that are still open when it is left are shut down."""
+    """A connection to one log; an async context manager. Consumers still open when it is left are shut down."""
 
     def __init__(
         self, open_broker: OpenBroker, *, name: str = "log", instruments: Sequence[abc.Instrument] = ()
@@ -116,7 +118,7 @@ class Client:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Shut consumers down, close the log, end all tasks; also inside a cancelled scope."""
         with anyio.CancelScope(shield=True):
             for consumer in list(self._consumers):
@@ -179,19 +181,20 @@ class Client:
             name: `stream/topic`, or a bare name in the stream `default`.
             partitions: 1 to 10,000.
             retention_age: seconds (or a timedelta) after which messages go; None keeps them.
-            retention_bytes: bytes per partition above which the oldest messages go, the newest too when it alone is above.
+            retention_bytes: bytes per partition above which the oldest messages go, the newest too if alone above.
             max_record_bytes: largest encoded message, up to 16 MiB.
             exist_ok: return an existing topic of that name as it is.
 
         Raises:
             TopicExists, InvalidName, ConfigError.
         """
-        options = TopicOptions(
-            partitions=partitions,
-            retention_age=retention_age,  # pyright: ignore[reportArgumentType]  # the model takes a timedelta
-            retention_bytes=retention_bytes,
-            max_record_bytes=max_record_bytes,
-        )
+        given: dict[str, Any] = {
+            "partitions": partitions,
+            "retention_age": retention_age,
+            "retention_bytes": retention_bytes,
+            "max_record_bytes": max_record_bytes,
+        }
+        options = TopicOptions(**given)
         return await self.broker.create_topic(check_topic(name), options, exist_ok=exist_ok)
 
     async def delete_topic(self, name: str) -> None:
@@ -242,7 +245,8 @@ class Client:
             name: under which offsets are stored; without one nothing can be.
             partitions: read just these; with one topic plain ints name its partitions.
             poll: how long to wait and how much to bring; default `PollOptions()`.
-            start: where partitions without a position begin; default `Start.next()`: behind the stored offset, else the first.
+            start: where partitions without a position begin; default `Start.next()`: behind the stored offset, else at
+                the first message.
             commit: who stores offsets; default `AutoCommit.disabled()`.
             options: fields of `ConsumerOptions`.
 
@@ -266,16 +270,17 @@ class Client:
             instruments=self._instruments,
             random=random_share,
             opened=self._opened,
+            closed=self._closed,
         )
 
     async def _open_session(self, reads: Reads) -> abc.Session:
         return await self.broker.open_session(reads.identity, reads.topics, reads.partitions)
 
-    def _opened(self, consumer: Consumer, is_open: bool) -> None:
-        if is_open:
-            self._consumers[consumer] = None
-        else:
-            self._consumers.pop(consumer, None)
+    def _opened(self, consumer: Consumer) -> None:
+        self._consumers[consumer] = None
+
+    def _closed(self, consumer: Consumer) -> None:
+        self._consumers.pop(consumer, None)
 
 
 def _identity(name: str | None, group: str | None, commit: AutoCommit) -> abc.ConsumerIdentity:
@@ -311,7 +316,7 @@ def _reads(
 
 
 def _partition(topics: tuple[str, ...], partition: TopicPartition | int) -> TopicPartition:
-    if isinstance(partition, bool) or not isinstance(partition, (int, tuple)):
+    if isinstance(partition, bool) or not isinstance(partition, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigTypeError(
             f"partitions= takes ints or TopicPartition, not {type(partition).__name__} ({partition!r})"
         )

@@ -25,9 +25,11 @@ _TYPE_ERRORS = frozenset(("_type", "_parsing", "is_instance_of", "int_from_float
 
 def _seconds(value: object) -> object:
     """Durations are float seconds or a timedelta; a bool or a text is neither."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _as_seconds(value: float | timedelta) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(strict=True, allow_inf_nan=False)]
@@ -86,7 +88,7 @@ class PollOptions(Options):
     def _check_counts(self) -> Self:
         if self.min_count > self.count:
             raise ValueError(
-                f"min_count={self.min_count} is above count={self.count}; a poll of at most count messages can never hold that many"
+                f"min_count={self.min_count} is above count={self.count}; a poll never holds more than count messages"
             )
         return self
 
@@ -106,13 +108,13 @@ class AutoCommit(Options):
 
     @classmethod
     def finished(cls, interval: float | timedelta = 1.0) -> Self:
-        """Store what is finished every `interval` seconds, and at shutdown. At least once, without offset arithmetic."""
-        return cls(mode="finished", period=interval)  # pyright: ignore[reportArgumentType]  # the validator converts
+        """Store what is finished every `interval` seconds and at shutdown: at least once, no offset arithmetic."""
+        return cls(mode="finished", period=_as_seconds(interval))
 
     @classmethod
     def interval(cls, seconds: float | timedelta) -> Self:
-        """Store what was *delivered* every `seconds`: a crash may lose the message in work (C41); a clean shutdown does not."""
-        return cls(mode="interval", period=seconds)  # pyright: ignore[reportArgumentType]  # the validator converts
+        """Store what was *delivered* every `seconds`: a crash may lose the message in work (C41), a clean end not."""
+        return cls(mode="interval", period=_as_seconds(seconds))
 
 
 class ConsumerOptions(Options):
@@ -143,7 +145,7 @@ class TopicOptions(Options):
     retention_age: Annotated[Seconds, Field(gt=0)] | None = None
     """Seconds after which a message may go; None keeps it."""
     retention_bytes: Annotated[Count, Field(ge=1)] | None = None
-    """Bytes per partition above which the oldest messages go, the newest too if it is alone above it; None: no limit."""
+    """Bytes per partition above which the oldest messages go, the newest too if alone above it; None: no limit."""
     max_record_bytes: Annotated[Count, Field(ge=1, le=RECORD_BYTES_MAX)] = MIB
     """Largest encoded record; 1 byte to 16 MiB."""
 
@@ -152,7 +154,7 @@ class LogOptions(Options):
     """How the embedded log writes and caches."""
 
     durability: Literal["full", "normal", "memory"] = "full"
-    """`full`: each receipt survives a power cut. `normal`: the newest commits may be lost then. `memory`: a crash may lose the file."""
+    """`full`: receipts survive a power cut; `normal`: the newest may be lost; `memory`: a crash may lose the file."""
     busy_timeout: Annotated[Seconds, Field(ge=0, le=3600)] = 10.0
     """How long a foreign write lock is waited for, in seconds, before `LogBusy` (K14)."""
     resident_bytes: Annotated[Count, Field(ge=0, le=1024 * MIB)] = 64 * MIB

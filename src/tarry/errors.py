@@ -115,21 +115,21 @@ class ProducerClosed(UsageError):
 class RefusedError(TarryError):
     """Refused; nothing was applied."""
 
-    retry = "back off"
+    retry: ClassVar[Retry] = "back off"
 
 
 class TopicNotFound(RefusedError):
     """The topic, or the partition of it, does not exist."""
 
     code = 2010
-    retry = "never"
+    retry: ClassVar[Retry] = "never"
 
 
 class TopicExists(RefusedError):
     """`create_topic` without `exist_ok=True` met a topic of that name."""
 
     code = 2012
-    retry = "never"
+    retry: ClassVar[Retry] = "never"
 
 
 class CapacityExceeded(RefusedError):
@@ -148,7 +148,7 @@ class FeatureUnavailable(RefusedError):
     """This broker, or this version, cannot do that."""
 
     code = 5
-    retry = "never"
+    retry: ClassVar[Retry] = "never"
 
 
 class NotReady(RefusedError):
@@ -185,7 +185,7 @@ class OutcomeUnknown(UncertainError):
 class FencedError(TarryError):
     """Made under an ownership or membership that no longer holds; nothing was applied."""
 
-    retry = "re-sync"
+    retry: ClassVar[Retry] = "re-sync"
 
 
 class StaleAssignment(FencedError):
@@ -219,7 +219,7 @@ class OffsetOutOfRange(DataError):
 class PeerError(TarryError):
     """The other side failed."""
 
-    retry = "back off"
+    retry: ClassVar[Retry] = "back off"
 
 
 class LogUnavailable(PeerError):
@@ -229,13 +229,13 @@ class LogUnavailable(PeerError):
 
 
 class SendFailed(PeerError):
-    """A send of several messages failed in the middle (P11); `__cause__` says why, and whether the failed part may be there.
+    """A send of several messages failed in the middle (P11); `__cause__` says why, and if the failed part may be there.
 
     `unsent` are the messages that were not confirmed, those of the failed batch first among them, in the order given;
     `receipts` are the confirmations so far.
     """
 
-    retry = "never"
+    retry: ClassVar[Retry] = "never"
     applied = "maybe"
 
     def __init__(self, message: str, *, topic: str, unsent: Sequence[object], receipts: Sequence[object]) -> None:

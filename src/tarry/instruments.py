@@ -1,7 +1,7 @@
 """Events of tarry, and where they go: the standard log, counters, and whatever an application registers.
 
-An event is a short constant name with fields. Payloads never appear in one. Prometheus and OpenTelemetry come with a later
-part; they are instruments like any other.
+An event is a short constant name with fields. Payloads never appear in one. Prometheus and OpenTelemetry come with a
+later part; they are instruments like any other.
 """
 
 from __future__ import annotations

@@ -329,10 +329,10 @@ class Batch(Sequence[Message]):
     def __eq__(self, other: object) -> bool:
         """Equal to any sequence of equal messages; so an empty batch equals `[]` (K101)."""
         if isinstance(other, Batch | list | tuple):
-            return list(self) == list(other)  # pyright: ignore[reportUnknownArgumentType]  # any sequence may be compared
+            return list(self) == list(other)  # pyright: ignore[reportUnknownArgumentType]  # any sequence
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # compares by value and is built lazily
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # compares by value
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{partition}:{first}-{last}" for partition, (first, last) in self.offsets.items())
@@ -341,7 +341,7 @@ class Batch(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a message was appended, durable when it is handed out. `duplicate`: the log had it already (idempotent append)."""
+    """Where a message was appended, durable when it is handed out. `duplicate`: the log had it already."""
 
     topic: str
     partition: int
@@ -380,13 +380,16 @@ class Start:
 
     @classmethod
     def next(cls, otherwise: Start | Literal["fail"] | None = None) -> Self:
-        """Behind the stored offset; without one as `otherwise` says: `Start.first()` (default), `Start.end()` or `"fail"`."""
-        if otherwise is None or (isinstance(otherwise, Start) and otherwise.kind is StartKind.FIRST):
-            return cls(StartKind.NEXT)
-        if otherwise == "fail":
-            return cls(StartKind.NEXT, otherwise="fail")
-        if isinstance(otherwise, Start) and otherwise.kind is StartKind.END:
-            return cls(StartKind.NEXT, otherwise="end")
+        """Behind the stored offset; without one as `otherwise` says: `Start.first()`, `Start.end()` or `"fail"`."""
+        match otherwise:
+            case None | Start(kind=StartKind.FIRST):
+                return cls(StartKind.NEXT)
+            case Start(kind=StartKind.END):
+                return cls(StartKind.NEXT, otherwise="end")
+            case "fail":
+                return cls(StartKind.NEXT, otherwise="fail")
+            case _:
+                pass
         raise ConfigError(f"otherwise={otherwise!r} is not possible; use Start.first(), Start.end() or 'fail'")
 
     @classmethod
@@ -478,7 +481,7 @@ class ShutdownReport:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer is behind one partition's end, in messages: behind what it delivered, behind what it stored."""
+    """How far a consumer is behind a partition's end, in messages: with what it delivered, with what it stored."""
 
     log_end: Position
     position: Position | None
@@ -487,7 +490,7 @@ class Lag:
 
 
 class ProducerStamp(NamedTuple):
-    """Identity of one append for de-duplication: 16 random bytes of the producer, and its sequence on this partition."""
+    """Identity of one append for de-duplication: 16 random bytes of the producer, its sequence on the partition."""
 
     producer: bytes
     sequence: int

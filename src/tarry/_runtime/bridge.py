@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
 from tarry.errors import TarryError
 
-Post = Callable[..., None]
+Post = Callable[..., object]
 """Run a function with arguments on one loop, soon; may be called from any thread. RuntimeError: the loop is gone."""
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def loop_post() -> Post:
         import trio
 
         return trio.lowlevel.current_trio_token().run_sync_soon
-    return asyncio.get_running_loop().call_soon_threadsafe  # type: ignore[return-value]  # it returns a handle we do not need
+    return asyncio.get_running_loop().call_soon_threadsafe
 
 
 def loop_now() -> Callable[[], float]:
@@ -63,8 +63,8 @@ def inline(function: Callable[..., object], *args: Any) -> None:
 class Call(Generic[T]):
     """One request on its way, and its answer. Made by the asking task; answered once, on the answering loop.
 
-    Cancellation: the asking task withdraws the request by posting a cancel with this call as its key; an answer that was
-    on its way is dropped.
+    Cancellation: the asking task withdraws the request by posting a cancel with this call as its key; an answer that
+    was on its way is dropped.
     """
 
     __slots__ = ("_answer", "_event", "_home")
@@ -93,7 +93,7 @@ class Call(Generic[T]):
             raise answer.with_traceback(None)
         if isinstance(answer, BaseException):
             raise answer
-        return answer  # type: ignore[return-value]  # None is an answer like any other
+        return cast("T", answer)  # None is an answer like any other
 
 
 class Port:

@@ -102,10 +102,12 @@ class Consumer:
         options: ConsumerOptions,
         instruments: Instruments,
         random: Callable[[], float],
-        opened: Callable[[Consumer, bool], None],
+        opened: Callable[[Consumer], None],
+        closed: Callable[[Consumer], None],
     ) -> None:
         self._reads = reads
         self._opened = opened
+        self._left = closed
         self._open_session = open_session
         self._start_soon = start_soon
         self._poll = poll
@@ -183,7 +185,7 @@ class Consumer:
         )
         self._state = State.OPEN
         self._current_task = current_task()
-        self._opened(self, True)
+        self._opened(self)
         self._start_soon(self._worker.run)
         self._start_soon(self._run_storing)
         return self
@@ -238,7 +240,7 @@ class Consumer:
         committed = {partition: self._commits[partition].stored for partition in self._positions}
         self._report = ShutdownReport(committed, rewound, self._unfinished())
         self._state = State.CLOSED
-        self._opened(self, False)
+        self._left(self)
         self._closed.set()
         self._arrived()
 

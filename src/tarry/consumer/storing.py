@@ -14,7 +14,7 @@ from tarry._core.autocommit import Commits, Store
 from tarry._core.positions import Positions
 from tarry.errors import TarryError
 from tarry.instruments import Instruments
-from tarry.types import Offset, TopicPartition
+from tarry.types import UNFENCED, Offset, TopicPartition
 
 
 class Storing:
@@ -95,7 +95,7 @@ class Storing:
             stored = await self._session.store_offset(
                 store.partition,
                 store.offset,
-                ownership=place.ownership if place else abc.UNFENCED,
+                ownership=place.ownership if place else UNFENCED,
                 history=place.history if place else None,
                 lower=store.lower,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from tarry import abc
 from tarry._core.batches import cut_batches
@@ -52,7 +52,7 @@ class Outgoing(NamedTuple):
 class _Encoded(NamedTuple):
     """A message that passed all checks: its place in the call, its partition, its bytes."""
 
-    index: int
+    place: int
     partition: int
     record: bytes
     timestamp_ms: int
@@ -61,8 +61,9 @@ class _Encoded(NamedTuple):
 class Producer:
     """Appends to one topic. Use it as `async with client.producer("orders") as producer`; sends may run concurrently.
 
-    Everything that can be refused is refused before anything is written: types, sizes, partitions. With an idempotent log
-    an unknown outcome is retried under the same sequence and never stored twice (K74); otherwise it is `OutcomeUnknown`.
+    Everything that can be refused is refused before anything is written: types, sizes, partitions. With an idempotent
+    log an unknown outcome is retried under the same sequence and never stored twice (K74); otherwise it is
+    `OutcomeUnknown`.
 
     Cancellation: a cancelled `send` may still be applied once it was handed to the log's writer.
     """
@@ -141,7 +142,7 @@ class Producer:
     async def send_many(self, messages: Sequence[bytes | Outgoing]) -> list[Receipt]:
         """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
 
-        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, which go one after another.
+        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another.
 
         Raises:
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
@@ -161,7 +162,7 @@ class Producer:
                     unsent=unsent,
                     receipts=[receipts[index] for index in sorted(receipts)],
                 ) from error
-            receipts.update((message.index, answer) for message, answer in zip(batch, answers, strict=True))
+            receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
         return [receipts[index] for index in range(len(outgoing))]
 
     def _open(self) -> TopicInfo:
@@ -188,7 +189,7 @@ class Producer:
         return _Encoded(index, self._choose(message, count), record, timestamp_ms)
 
     def _choose(self, message: Outgoing, count: int) -> int:
-        """P4: a custom partitioner wins over everything; then the call's partition; then the key; then the next in turn."""
+        """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""
         if self._partitioner is not None:
             return _check_partition(
                 self._partitioner(message.key, message.value, count), count, "the partitioner chose"
@@ -245,7 +246,7 @@ def _check_message(message: Outgoing) -> None:
     if message.headers:
         _check_headers(message.headers)
     time = message.timestamp_ms
-    if time is not None and (isinstance(time, bool) or not isinstance(time, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if time is not None and not _is_int(time):
         raise ConfigTypeError(f"timestamp_ms={time!r} is not an int of milliseconds since 1970 UTC")
 
 
@@ -262,14 +263,7 @@ def _check_bytes(what: str, given: object) -> None:
 def _check_headers(headers: Sequence[Header]) -> None:
     if len(headers) > HEADERS_MAX:
         raise ConfigError(f"{len(headers)} headers; at most {HEADERS_MAX} are allowed")
-    size = 0
-    for header in headers:
-        if not isinstance(header, tuple) or len(header) != 2 or not isinstance(header[0], str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigTypeError(f"a header must be a tuple (str, bytes), not {header!r}")
-        _check_bytes(f"the value of header {header[0]!r}", header[1])
-        if header[1] is None:  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigTypeError(f"the value of header {header[0]!r} must be bytes, not None")
-        size += len(header[0].encode()) + len(header[1])
+    size = sum(_header_size(header) for header in headers)
     if size > HEADERS_BYTES_MAX:
         raise MessageTooLarge(
             f"the headers have {size} bytes together; at most {HEADERS_BYTES_MAX} are allowed",
@@ -278,8 +272,22 @@ def _check_headers(headers: Sequence[Header]) -> None:
         )
 
 
-def _check_partition(partition: object, count: int, who: str) -> int:
-    if isinstance(partition, bool) or not isinstance(partition, int):
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _header_size(header: Any) -> int:
+    if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+        raise ConfigTypeError(f"a header must be a pair (str, bytes), not {header!r}")
+    name, value = header
+    if value is None:
+        raise ConfigTypeError(f"the value of header {name!r} must be bytes, not None")
+    _check_bytes(f"the value of header {name!r}", value)
+    return len(name.encode()) + len(value)
+
+
+def _check_partition(partition: int, count: int, who: str) -> int:
+    if not _is_int(partition):
         raise ConfigTypeError(f"{who} {partition!r}, which is not an int")
     if not 0 <= partition < count:
         raise ConfigError(f"{who} {partition}; the topic has {count} partitions, numbered 0 to {count - 1}")

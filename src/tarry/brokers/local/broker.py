@@ -5,7 +5,8 @@ Thin: every method posts one request and waits for its answer. What is decided i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import anyio
@@ -191,21 +192,13 @@ class LocalSession:
         self._port.tell(self._pump.leave, None, self._member)
 
 
-class _given_up_after:  # noqa: N801  # reads as a sentence in `with`
-    """Raises `LogUnavailable` when the log has not answered 10 s after the end of a wait (C4)."""
-
-    def __init__(self, max_wait: float) -> None:
-        self._limit = max_wait + abc.REQUEST_GRACE
-        self._scope = anyio.CancelScope()
-
-    def __enter__(self) -> None:
-        self._scope.deadline = anyio.current_time() + self._limit
-        self._scope.__enter__()
-
-    def __exit__(self, *exc_info: Any) -> bool:
-        swallowed = self._scope.__exit__(*exc_info)
-        if self._scope.cancelled_caught:
-            raise LogUnavailable(
-                f"the log did not answer within {self._limit:g} s (the wait and {abc.REQUEST_GRACE:g} s); nothing was read"
-            )
-        return bool(swallowed)
+@contextmanager
+def _given_up_after(max_wait: float) -> Generator[None]:
+    """Raise `LogUnavailable` when the log has not answered 10 s after the end of a wait (C4)."""
+    limit = max_wait + abc.REQUEST_GRACE
+    with anyio.move_on_after(limit) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise LogUnavailable(
+            f"the log did not answer within {limit:g} s (wait and {abc.REQUEST_GRACE:g} s); nothing was read"
+        )

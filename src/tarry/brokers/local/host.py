@@ -1,7 +1,7 @@
-"""Where an embedded log runs: in the caller's loop (`memory:`), or in one thread with its own loop per file and process.
+"""Where an embedded log runs: in the caller's loop (`memory:`), or in one thread with its own loop per file.
 
-A host is shared by every client of its file in this process and closes with the last one (design 5). A handler that blocks
-the caller's loop therefore stalls nobody else.
+A host is shared by every client of its file in this process and closes with the last one (design 5). A handler that
+blocks the caller's loop therefore stalls nobody else.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ async def _retain(pump: Pump, interval: float) -> None:
 
 
 class _Hosts:
-    """The hosts of this process, one per file. Called from worker threads; starting and stopping block the next caller."""
+    """The hosts of this process, one per file. Called from worker threads; a start or stop blocks the next caller."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class _Hosts:
                 self._hosts[real] = host
             elif host.options != options:
                 raise ConfigError(
-                    f"{real} is open in this process with other options: {_difference(host.options, options)}; use the same ones"
+                    f"{real} is open in this process with other options: {_difference(host.options, options)}"
                 )
             host.clients += 1
             return host

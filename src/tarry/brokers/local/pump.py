@@ -646,6 +646,23 @@ class Pump:
                 part.log_start, part.size = trim.log_start, trim.size
                 self._gatherers.trimmed(part.id, part.log_start, part.log_end, part.size)
 
+    def reopened(self, topics: Sequence[abc.TopicState]) -> None:
+        """The store read everything again: take it over, then everybody who waits looks again."""
+        found = {state.name: state for state in topics}
+        for name in [name for name in self._topics if name not in found]:
+            self._drop_topic(name)
+        for state in topics:
+            known = self._topics.get(state.name)
+            if known is None or [part.id for part in known.partitions] != [part.id for part in state.partitions]:
+                self._drop_topic(state.name)
+                self._add_topic(state)
+                continue
+            for part, now in zip(known.partitions, state.partitions, strict=True):
+                part.visible_bytes += max(now.size - part.size, 0)
+                part.log_start, part.log_end, part.size = now.log_start, now.log_end, now.size
+                part.stored = dict(now.stored)
+                self._look_again(part)
+
     def failed(self, error: TarryError) -> None:
         """The store is gone for good."""
         self._failure = error
@@ -697,13 +714,19 @@ class Pump:
 
     def _drop_topic(self, name: str) -> None:
         topic = self._topics.pop(name, None)
-        for part in topic.partitions if topic else ():
+        parts = topic.partitions if topic else []
+        for part in parts:
             del self._partitions[part.id]
-            for parked in self._waiters.changed(part.id):
-                probe = parked.record
-                assert isinstance(probe, _Probe)
-                probe.parked = None
-                self._probe(probe)
+        for part in parts:
+            self._look_again(part)
+
+    def _look_again(self, part: Partition) -> None:
+        """Probe everybody who names a partition (S24)."""
+        for parked in self._waiters.changed(part.id):
+            probe = parked.record
+            assert isinstance(probe, _Probe)
+            probe.parked = None
+            self._probe(probe)
 
     def _find(self, at: TopicPartition) -> Partition:
         topic = self._topics.get(at.topic)
@@ -897,7 +920,7 @@ def _target_reply(target: _Target) -> abc.TargetReply:
     return abc.TargetReply(
         partition=target.spec.partition,
         asked=target.asked,
-        position=target.runs[0].base if target.runs else _as_position(target),
+        position=Position(target.runs[0].base) if target.runs else _as_position(target),
         runs=target.runs,
         head=part.head,
         log_start=part.log_start,

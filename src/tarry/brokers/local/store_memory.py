@@ -94,7 +94,7 @@ class MemoryStore:
     def withdraw(self, ticket: object) -> bool:
         """True for a job that waits for `sync`."""
         if ticket in self._held:
-            self._held.remove(ticket)  # type: ignore[arg-type]  # it is in the list
+            self._held.remove(ticket)
             return True
         return False
 
@@ -115,7 +115,7 @@ class MemoryStore:
         part = self._partitions.get(query.partition)
         if part is None:
             return abc.Selection(())
-        first = max(bisect_right(part.rows, query.position, key=lambda row: row.base) - 1, 0)
+        first = max(bisect_right(part.rows, query.position, key=lambda row: Position(row.base)) - 1, 0)
         runs = (Run(row.base, row.batch, 0, row.batch.count) for row in part.rows[first:])
         return abc.Selection(collect(runs, query.position, query.count, query.limit))
 
@@ -171,7 +171,8 @@ class MemoryStore:
             case abc.CreateTopic():
                 return self._create(job)
             case abc.DeleteTopic():
-                return self._delete(job)
+                self._delete(job)
+                return None
             case abc.Retain():
                 trims = tuple(trim for part in self._partitions.values() if (trim := self._retain(part)))
                 return self._tell_trimmed(trims)
