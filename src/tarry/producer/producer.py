@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 from tarry import abc
 from tarry._core.batches import cut_batches
@@ -276,14 +276,21 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _header_size(header: Any) -> int:
-    if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+def _header_size(header: Header) -> int:
+    if not _is_pair(header):
         raise ConfigTypeError(f"a header must be a pair (str, bytes), not {header!r}")
     name, value = header
-    if value is None:
+    if value is None:  # pyright: ignore[reportUnnecessaryComparison]  # users' input
         raise ConfigTypeError(f"the value of header {name!r} must be bytes, not None")
     _check_bytes(f"the value of header {name!r}", value)
     return len(name.encode()) + len(value)
+
+
+def _is_pair(header: object) -> bool:
+    if not isinstance(header, tuple):
+        return False
+    parts = cast("tuple[object, ...]", header)
+    return len(parts) == 2 and isinstance(parts[0], str)
 
 
 def _check_partition(partition: int, count: int, who: str) -> int:
