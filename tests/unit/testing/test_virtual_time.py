@@ -248,18 +248,39 @@ def test_a_shielded_deadlock_ends_too(backend: Backend) -> None:
 
 
 @both
-def test_a_deadlock_runs_the_clean_up(backend: Backend) -> None:
+def test_a_deadlock_cancels_the_program_so_that_it_cleans_up(backend: Backend) -> None:
     cleaned: list[float] = []
 
     async def main() -> None:
         try:
             await anyio.sleep_forever()
-        finally:
+        except anyio.get_cancelled_exc_class():
             cleaned.append(anyio.current_time())
+            raise
 
     with pytest.raises(Deadlock):
         run_virtual(main, backend=backend)
     assert cleaned == [0.0]
+
+
+@both
+def test_a_clean_up_that_waits_for_ever_does_not_hide_where_it_began(backend: Backend) -> None:
+    async def work() -> None:
+        await anyio.sleep_forever()
+
+    async def stay() -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        try:
+            await work()
+        finally:
+            await stay()
+
+    with pytest.raises(Deadlock, match="work") as caught:
+        run_virtual(main, backend=backend)
+    assert "stay" not in str(caught.value)
 
 
 def test_a_program_that_swallows_its_cancellation_is_still_deadlocked() -> None:
