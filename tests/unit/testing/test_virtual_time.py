@@ -196,6 +196,7 @@ def test_random_is_seeded_for_the_run_only(backend: Backend) -> None:
     assert random.random() == expected
 
 
+@pytest.mark.slow
 @both
 def test_equal_seeds_give_equal_traces_in_other_processes(backend: Backend) -> None:
     """Each process has its own addresses and hash seed, and no hypothesis that switches trio's hook on."""
