@@ -1,0 +1,405 @@
+"""The pump against a model that looks at everything after each step and knows no heaps, thresholds or wakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tarry import abc
+from tarry._wire.batch import RUN_OVERHEAD
+from tarry.brokers.local.pump import Member
+from tarry.errors import CapacityExceeded, NotAMember, TopicNotFound
+from tarry.types import HistoryId, Position, TopicPartition
+from tests.marks import rule as proves
+from tests.unit.brokers.local.pump_rig import Ask, PumpRig
+
+SIZES = st.lists(st.sampled_from([1, 50, 100, 300, 1000]), min_size=1, max_size=4)
+COUNTS = st.integers(min_value=1, max_value=6)
+MAX_BYTES = st.sampled_from([1, RUN_OVERHEAD + 1, RUN_OVERHEAD + 150, RUN_OVERHEAD + 400, 1_000_000])
+WAITS = st.sampled_from([0.0, 0.5, 3.0, 40.0])
+TOPICS = ("kept", "trimmed")
+PARTITIONS = tuple(TopicPartition(topic, number) for topic in TOPICS for number in range(2))
+TRIM_BYTES = 700
+
+
+@dataclass
+class Log:
+    """One partition: every size ever appended, the rows that are left, and what retention took."""
+
+    history: HistoryId
+    trim: bool
+    sizes: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.sizes)
+
+    def there(self, position: int) -> list[int]:
+        """Sizes of what can be read from a position on."""
+        return self.sizes[max(position, self.start) :]
+
+    def retain(self) -> None:
+        while self.trim and sum(self.sizes[self.start :]) > TRIM_BYTES:
+            self.start += self.rows.pop(0)
+
+
+def select(there: Sequence[int], count: int, limit: int) -> list[int]:
+    """What one target gets: whole records from the front while they fit, the first one in any case."""
+    taken: list[int] = []
+    for size in there:
+        if len(taken) == count or (taken and sum(taken) + size > limit):
+            break
+        taken.append(size)
+        if sum(taken) >= limit:
+            break
+    return taken
+
+
+@dataclass(eq=False)
+class Request:
+    """A poll or wait, as the model sees it."""
+
+    ask: Ask
+    member: Member
+    targets: list[tuple[TopicPartition, int]]
+    logs: list[Log]
+    min_count: int
+    deadline: float
+    expected: Any = None
+
+    def gone(self, logs: dict[TopicPartition, Log]) -> list[TopicPartition]:
+        pairs = zip(self.targets, self.logs, strict=True)
+        return [partition for (partition, _), log in pairs if logs[partition] is not log]
+
+
+@dataclass(eq=False)
+class Poll(Request):
+    count: int = 1
+    max_bytes: int = 1
+    waits: bool = False
+
+    def selection(self) -> list[list[int]]:
+        room, count, empty = self.max_bytes, self.count, True
+        found: list[list[int]] = []
+        for (_, position), log in zip(self.targets, self.logs, strict=True):
+            limit = room - RUN_OVERHEAD
+            taken = select(log.there(position), count, max(limit, 1)) if count and (limit > 0 or empty) else []
+            if not empty and sum(taken) > limit:
+                taken = []
+            found.append(taken)
+            if taken:
+                room, count, empty = limit - sum(taken), count - len(taken), False
+        return found
+
+    def complete(self) -> bool:
+        if not self.waits:
+            return True
+        (taken,), ((_, position),), (log,) = self.selection(), self.targets, self.logs
+        limit = max(self.max_bytes - RUN_OVERHEAD, 1)
+        there = log.there(position)
+        full = sum(taken) >= limit or len(taken) < min(len(there), self.count)
+        return len(taken) >= self.min_count or full
+
+    def answer(self) -> Any:
+        begins = [max(position, log.start) for (_, position), log in zip(self.targets, self.logs, strict=True)]
+        return [(begin, taken) for begin, taken in zip(begins, self.selection(), strict=True)]
+
+    def given(self) -> Any:
+        """What the pump answered, in the form of `answer`."""
+        found: list[tuple[int, list[int]]] = []
+        for target, log in zip(self.ask.poll.targets, self.logs, strict=True):
+            assert target.history == log.history
+            found.append((target.position, [size for run in target.runs for size in sizes(run)]))
+            expected = int(target.position)
+            for run in target.runs:
+                assert run.base == expected, "nothing is missing between runs"
+                expected = run.end
+            assert target.next == expected
+        return found
+
+
+@dataclass(eq=False)
+class Wait(Request):
+    min_bytes: int | None = None
+
+    def there(self) -> dict[TopicPartition, list[int]]:
+        pairs = zip(self.targets, self.logs, strict=True)
+        return {partition: found for (partition, position), log in pairs if (found := log.there(position))}
+
+    def complete(self) -> bool:
+        found = [size for there in self.there().values() for size in there]
+        return len(found) >= self.min_count or (self.min_bytes is not None and sum(found) >= self.min_bytes)
+
+    def answer(self) -> Any:
+        return {partition: (len(found), sum(found)) for partition, found in self.there().items()}
+
+    def given(self) -> Any:
+        return self.ask.ready
+
+
+def sizes(run: Any) -> list[int]:
+    return [run.batch.start_of(index + 1) - run.batch.start_of(index) for index in range(run.lo, run.hi)]
+
+
+class PumpMachine(RuleBasedStateMachine):
+    """With `cold` each read takes until some later step, and answers are judged when no read is out."""
+
+    cold = False
+    early = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = PumpRig(cold=self.cold, early=self.early)
+        self.logs: dict[TopicPartition, Log] = {}
+        self.pending: list[Poll | Wait] = []
+        self.member = self.rig.member
+
+    @initialize()
+    def create(self) -> None:
+        for topic in TOPICS:
+            self.create_topic(topic)
+
+    def create_topic(self, topic: str) -> None:
+        trim = topic == "trimmed"
+        info = self.rig.create(topic, 2, **({"retention_bytes": TRIM_BYTES} if trim else {}))
+        for part in info.partitions:
+            self.logs[TopicPartition(topic, part.partition)] = Log(part.history, trim)
+
+    # -- steps
+
+    @rule(partition=st.sampled_from(PARTITIONS), sizes=SIZES)
+    def append(self, partition: TopicPartition, sizes: list[int]) -> None:
+        log = self.logs[partition]
+        log.sizes += sizes
+        log.rows.append(len(sizes))
+        reads = self.rig.store.reads
+        self.judge()
+        log.retain()
+        assert self.rig.append_sizes(sizes, partition).offset == log.end - len(sizes)
+        polls = sum(isinstance(request, Poll) and not request.ask.pending for request in self.pending)
+        if not log.trim and not self.cold:
+            assert self.rig.store.reads - reads == polls, "one read for each poll that ends, none for the others"
+
+    @rule(
+        partition=st.sampled_from(PARTITIONS),
+        back=st.integers(min_value=0, max_value=8),
+        count=COUNTS,
+        min_count=COUNTS,
+        max_bytes=MAX_BYTES,
+        max_wait=WAITS,
+    )
+    def poll(
+        self, partition: TopicPartition, back: int, count: int, min_count: int, max_bytes: int, max_wait: float
+    ) -> None:
+        self.ask_poll([(partition, self.position(partition, back))], count, min_count, max_bytes, max_wait)
+
+    @rule(
+        partitions=st.lists(st.sampled_from(PARTITIONS), min_size=2, unique=True),
+        back=st.integers(min_value=0, max_value=8),
+        count=st.integers(min_value=1, max_value=20),
+        max_bytes=MAX_BYTES,
+    )
+    def poll_several(self, partitions: list[TopicPartition], back: int, count: int, max_bytes: int) -> None:
+        targets = [(partition, self.position(partition, back)) for partition in partitions]
+        self.ask_poll(targets, count, 1, max_bytes, 0)
+
+    def ask_poll(
+        self, targets: list[tuple[TopicPartition, int]], count: int, min_count: int, max_bytes: int, max_wait: float
+    ) -> None:
+        min_count = min(count, min_count)
+        logs = [self.logs[partition] for partition, _ in targets]
+        deadline = self.rig.clock.at + min(max_wait, 30.0)
+        specs = [
+            abc.FetchTarget(partition, Position(position), history=self.logs[partition].history)
+            for partition, position in targets
+        ]
+        ask = self.rig.poll(
+            *specs, count=count, min_count=min_count, max_bytes=max_bytes, max_wait=max_wait, member=self.member
+        )
+        request = Poll(ask, self.member, targets, logs, min_count, deadline, None, count, max_bytes, max_wait > 0)
+        self.pending.append(request)
+        self.judge()
+
+    @rule(
+        partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
+        back=st.integers(min_value=0, max_value=2),
+        min_count=st.integers(min_value=1, max_value=8),
+        min_bytes=st.none() | st.sampled_from([1, 500, 1500]),
+        max_wait=WAITS,
+    )
+    def wait(
+        self, partitions: list[TopicPartition], back: int, min_count: int, min_bytes: int | None, max_wait: float
+    ) -> None:
+        targets = [(partition, self.position(partition, back)) for partition in partitions]
+        logs = [self.logs[partition] for partition in partitions]
+        deadline = self.rig.clock.at + min(max_wait, 30.0)
+        ask = self.rig.wait(*targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait, member=self.member)
+        self.pending.append(Wait(ask, self.member, targets, logs, min_count, deadline, None, min_bytes))
+        self.judge()
+
+    def position(self, partition: TopicPartition, back: int) -> int:
+        return max(self.logs[partition].end - back, 0)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.pending))
+        self.rig.pump.cancel(request.ask)
+        assert request.ask.pending
+        self.pending.remove(request)
+
+    @rule(seconds=st.sampled_from([0.25, 0.5, 2.5, 11.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        for request in self.pending:
+            if request.deadline <= self.rig.clock.at + seconds:
+                self.expect(request, request.answer())
+        self.rig.advance(seconds)
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def delete(self, topic: str) -> None:
+        self.rig.delete(topic)
+        self.create_topic(topic)
+        for request in self.pending:
+            if gone := request.gone(self.logs):
+                self.expect(request, TopicNotFound if isinstance(request, Poll) else {gone[0]: (0, 0)})
+
+    @rule()
+    def leave(self) -> None:
+        self.rig.pump.leave(None, self.member)
+        self.member = self.rig.open("billing")
+        for request in self.pending:
+            self.expect(request, NotAMember)
+
+    # -- judging
+
+    def expect(self, request: Poll | Wait, answer: Any) -> None:
+        if request.expected is None:
+            request.expected = answer
+
+    def judge(self) -> None:
+        """Which requests must be answered by now, and with what."""
+        for request in self.pending:
+            if request.deadline <= self.rig.clock.at or request.complete():
+                self.expect(request, request.answer())
+
+    @invariant()
+    def answers_are_right(self) -> None:
+        for request in list(self.pending):
+            if request.expected is None:
+                assert request.ask.pending, "answered too early"
+                continue
+            self.pending.remove(request)
+            if isinstance(request.expected, type):
+                assert type(request.ask.error) is request.expected
+            else:
+                assert request.given() == request.expected
+
+    @invariant()
+    def nothing_is_left_behind(self) -> None:
+        self.rig.waiters.check()
+        assert self.rig.pump.parked == len(self.pending)
+        assert self.rig.pump._probes.keys() == {request.ask for request in self.pending}
+        assert self.rig.member.calls.keys() | self.member.calls.keys() == {request.ask for request in self.pending}
+
+
+class ColdPumpMachine(PumpMachine):
+    """Every read takes until a later step; what happens meanwhile must not be missed, and nothing may be read twice."""
+
+    cold = True
+
+    @precondition(lambda self: self.rig.store.disk)
+    @rule()
+    def a_read_ends(self) -> None:
+        self.rig.store.end_read()
+
+    @precondition(lambda self: self.rig.store.disk)
+    @rule()
+    def all_reads_end(self) -> None:
+        for _ in range(50):
+            if not self.rig.store.disk:
+                return
+            self.rig.store.end_read()
+        raise AssertionError("reads without end")
+
+    def expect(self, request: Poll | Wait, answer: Any) -> None:
+        """Judged when it comes: a poll's answer is what was there at some moment of its read."""
+
+    @invariant()
+    def answers_are_right(self) -> None:
+        for request in list(self.pending):
+            if not request.ask.pending:
+                self.pending.remove(request)
+                self.check_answer(request)
+                continue
+            assert request.member.open
+            late = self.rig.clock.at - request.deadline
+            assert late < abc.REQUEST_GRACE
+            if not self.rig.store.disk or isinstance(request, Wait):
+                assert late < 0
+                assert not request.gone(self.logs)
+                assert not request.complete()
+
+    def check_answer(self, request: Poll | Wait) -> None:
+        answer = request.ask.answer
+        if isinstance(answer, NotAMember):
+            assert not request.member.open
+        elif isinstance(answer, TopicNotFound):
+            assert request.gone(self.logs)
+        elif isinstance(answer, CapacityExceeded):
+            assert isinstance(request, Poll)
+            assert self.rig.clock.at >= request.deadline + abc.REQUEST_GRACE
+        elif isinstance(request, Poll):
+            self.check_poll(request)
+
+    def check_poll(self, poll: Poll) -> None:
+        given = poll.given()
+        for (begin, taken), log, (_, position) in zip(given, poll.logs, poll.targets, strict=True):
+            assert position <= begin or not taken
+            assert log.sizes[begin : begin + len(taken)] == taken
+        counts = [len(taken) for _, taken in given]
+        parts = [sum(taken) + RUN_OVERHEAD for _, taken in given if taken]
+        assert sum(counts) <= poll.count
+        assert sum(parts) <= poll.max_bytes or sum(counts) == 1, "over the limit only one record, alone"
+        if not poll.waits or self.rig.clock.at >= poll.deadline or sum(counts) >= poll.min_count:
+            return
+        ((begin, taken),), (log,) = given, poll.logs
+        following = log.sizes[begin + len(taken) : begin + len(taken) + 1]
+        assert sum(taken) + sum(following) >= max(poll.max_bytes - RUN_OVERHEAD, 1), "it ended early without a reason"
+
+
+class EarlyColdPumpMachine(ColdPumpMachine):
+    """As above; a read sees the log as it was when it began."""
+
+    early = True
+
+
+@pytest.mark.slow
+@proves("S17", "S20", "S23")
+def test_answers_at_the_right_moment_with_the_right_messages():
+    run_state_machine_as_test(PumpMachine)
+
+
+@pytest.mark.slow
+@proves("S27", "S29")
+def test_reads_that_take_time_lose_nothing():
+    run_state_machine_as_test(ColdPumpMachine)
+
+
+@pytest.mark.slow
+@proves("S27", "S24")
+def test_reads_of_an_older_state_lose_nothing():
+    run_state_machine_as_test(EarlyColdPumpMachine)
