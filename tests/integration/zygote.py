@@ -1,7 +1,7 @@
 """Children that can be killed at once: forked from a helper process that has imported everything and opened nothing.
 
-`Zygote` is the test's side, `main` the helper's. A child runs `module:function(*args)` with its standard output in a file
-that survives it. Not here: what the children do.
+`Zygote` is the test's side, `main` the helper's. A child runs `module:function(*args)` with its standard output in a
+file that survives it. Not here: what the children do.
 """
 
 from __future__ import annotations
@@ -100,14 +100,12 @@ def _child(target: str, args: list[Any], out: str) -> None:
 
 def main() -> None:
     """Serve commands, one JSON object a line, until standard input ends."""
-    import tarry.cli  # noqa: F401  # pyright: ignore[reportUnusedImport]  # imported once, for all children
-    import tarry.testing  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    importlib.import_module("tarry.brokers.local.store_sqlite")
+    for module in ("tarry.cli", "tarry.testing", "tarry.brokers.local.store_sqlite"):
+        importlib.import_module(module)  # once, for all children
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "wait":
-            print(os.waitpid(command["pid"], 0)[1], flush=True)
+            say(os.waitpid(command["pid"], 0)[1])
             continue
         pid = os.fork()
         if pid == 0:
@@ -117,7 +115,7 @@ def main() -> None:
                 status = 0
             finally:
                 os._exit(status)
-        print(pid, flush=True)
+        say(pid)
 
 
 if __name__ == "__main__":
