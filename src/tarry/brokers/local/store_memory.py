@@ -301,7 +301,8 @@ def _known(part: _Partition, stamp: ProducerStamp | None) -> Offset | None:
 def _remember(part: _Partition, stamp: ProducerStamp, base: Offset) -> None:
     seen = part.sequences.setdefault(stamp.producer, {})
     seen[stamp.sequence] = base
-    for sequence in [s for s in seen if s <= max(seen) - SEQUENCES_MAX]:
+    oldest = max(seen) - SEQUENCES_MAX
+    for sequence in [s for s in seen if s <= oldest]:
         del seen[sequence]
 
 
