@@ -101,6 +101,13 @@ class AutoCommit(Options):
     period: Annotated[Seconds, Field(gt=0, le=86_400)] | None = None
     """Seconds between two stores; above 0 (C13)."""
 
+    @model_validator(mode="after")
+    def _check_period(self) -> Self:
+        if (self.period is None) != (self.mode == "disabled"):
+            needs = "takes no period" if self.period is not None else "needs a period"
+            raise ValueError(f"mode={self.mode!r} {needs}; use AutoCommit.disabled(), .finished(1.0) or .interval(5.0)")
+        return self
+
     @classmethod
     def disabled(cls) -> Self:
         """Nothing is stored but what `store_offset` is given, at shutdown neither (C40)."""

@@ -1,0 +1,200 @@
+"""Options: defaults, ranges, and errors that name field, value and range."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tarry.config import AutoCommit, ConsumerOptions, LogOptions, Options, PollOptions, ProducerOptions, TopicOptions
+from tarry.errors import ConfigError, ConfigTypeError, UsageError
+from tests.marks import rule
+
+MODELS: list[type[Options]] = [PollOptions, AutoCommit, ConsumerOptions, ProducerOptions, TopicOptions, LogOptions]
+
+
+def make(model: type[Options], **values: Any) -> Any:
+    """As a program without type checks would do it."""
+    return model(**values)
+
+
+@rule("C1")
+def test_defaults_of_a_poll():
+    options = PollOptions()
+    assert (options.count, options.min_count, options.max_wait, options.max_bytes) == (1000, 1, 5.0, 1_048_576)
+
+
+@rule("C9")
+def test_nothing_is_stored_by_default():
+    assert AutoCommit().mode == AutoCommit.disabled().mode == "disabled"
+
+
+@rule("C3", "C1")
+@pytest.mark.parametrize(
+    ("field", "lowest", "highest"), [("count", 1, 10_000), ("max_wait", 0, 600), ("max_bytes", 1, 1024**3)]
+)
+def test_limits_of_a_poll(field: str, lowest: int, highest: int):
+    for value in (lowest, highest):
+        assert getattr(PollOptions(**{field: value}), field) == value
+    for value, says in ((lowest - 1, f"greater than or equal to {lowest}"), (highest + 1, f"equal to {highest}")):
+        with pytest.raises(ConfigError) as refused:
+            PollOptions(**{field: value})
+        assert f"PollOptions.{field}={value}" in str(refused.value)
+        assert says in str(refused.value)
+        assert not isinstance(refused.value, TypeError)
+
+
+@rule("C3")
+def test_a_poll_cannot_wait_for_more_than_it_may_hold():
+    assert PollOptions(count=5, min_count=5).min_count == 5
+    with pytest.raises(ConfigError, match=r"min_count=6 is above count=5"):
+        PollOptions(count=5, min_count=6)
+    with pytest.raises(ConfigError, match=r"PollOptions\.min_count=0: .*greater than or equal to 1"):
+        PollOptions(min_count=0)
+    with pytest.raises(ConfigError, match=r"min_count=1001 is above count=1000"):
+        PollOptions(min_count=1001)
+
+
+@rule("C2", "C3")
+@pytest.mark.parametrize("wait", [0, 0.0, 0.001, 600, timedelta(0), timedelta(seconds=30)])
+def test_a_wait_is_seconds_or_a_timedelta(wait: Any):
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    assert make(PollOptions, max_wait=wait).max_wait == seconds
+    assert isinstance(make(PollOptions, max_wait=wait).max_wait, float)
+
+
+@rule("C3")
+@pytest.mark.parametrize(
+    "wait", [float("nan"), float("inf"), -float("inf"), -1, timedelta(seconds=-1), timedelta(hours=1)]
+)
+def test_absurd_waits_are_refused(wait: Any):
+    with pytest.raises(ConfigError, match=r"PollOptions\.max_wait="):
+        make(PollOptions, max_wait=wait)
+
+
+@rule("K103", "C3")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("count", True),
+        ("count", "10"),
+        ("count", 10.0),
+        ("count", None),
+        ("max_wait", True),
+        ("max_wait", "5"),
+        ("max_wait", None),
+        ("max_bytes", timedelta(seconds=1)),
+        ("min_count", [1]),
+    ],
+)
+def test_a_wrong_type_is_a_type_error(field: str, value: Any):
+    with pytest.raises(TypeError) as refused:
+        PollOptions(**{field: value})
+    assert isinstance(refused.value, ConfigTypeError)
+    assert isinstance(refused.value, ValueError)
+    assert f"PollOptions.{field}={value!r}" in str(refused.value)
+
+
+def test_every_problem_is_named():
+    with pytest.raises(ConfigError) as refused:
+        make(PollOptions, count=0, max_wait="soon", max_byte=5)
+    for says in ("PollOptions.count=0", "PollOptions.max_wait='soon'", "PollOptions has no option 'max_byte'"):
+        assert says in str(refused.value)
+
+
+def test_pydantic_is_not_what_a_user_meets():
+    with pytest.raises(ConfigError) as refused:
+        PollOptions(count=0)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+    assert "pydantic" not in str(refused.value)
+    assert isinstance(refused.value, UsageError)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_a_poll_interval_is_refused_loudly(model: type[Options]):
+    for value in (5, None):
+        with pytest.raises(ConfigError, match=r"no option 'poll_interval'.*max_wait and min_count"):
+            model(poll_interval=value)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_options_are_frozen_closed_and_described(model: type[Options]):
+    with pytest.raises(ConfigError, match=r"no option 'nonsense'$"):
+        model(nonsense=1)
+    for name, field in model.model_fields.items():
+        assert field.description, name
+        with pytest.raises(ValueError, match="frozen"):
+            setattr(model(), name, 1)
+
+
+@rule("C13")
+@pytest.mark.parametrize("mode", [AutoCommit.interval, AutoCommit.finished])
+def test_an_interval_is_above_zero(mode: Any):
+    assert mode(0.001).period == 0.001
+    assert mode(timedelta(minutes=1)).period == 60
+    for period in (0, -1, 0.0, timedelta(0), timedelta(seconds=-5), 86_401, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"AutoCommit\.period="):
+            mode(period)
+    for wrong in (True, "5"):
+        with pytest.raises(TypeError, match=r"AutoCommit\.period="):
+            mode(wrong)
+
+
+@rule("C13", "C40", "C41")
+def test_modes_of_commit():
+    assert (AutoCommit.interval(2).mode, AutoCommit.finished().mode) == ("interval", "finished")
+    assert AutoCommit.finished().period == 1.0
+    assert AutoCommit.disabled().period is None
+    with pytest.raises(ConfigError, match="mode='sometimes'"):
+        make(AutoCommit, mode="sometimes")
+
+
+@rule("C13")
+def test_a_mode_and_its_period_belong_together():
+    for wrong in ({"mode": "interval"}, {"mode": "finished"}, {"mode": "disabled", "period": 1.0}):
+        with pytest.raises(ConfigError, match=r"(needs a|takes no) period; use AutoCommit\."):
+            make(AutoCommit, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "wrong"),
+    [
+        (ConsumerOptions, "drain_timeout", -1),
+        (ConsumerOptions, "buffer_bytes", 0),
+        (ConsumerOptions, "buffer_messages", 0),
+        (ProducerOptions, "retries", -1),
+        (ProducerOptions, "retry_spacing", 0),
+        (TopicOptions, "partitions", 0),
+        (TopicOptions, "partitions", 10_001),
+        (TopicOptions, "retention_age", 0),
+        (TopicOptions, "retention_bytes", 0),
+        (TopicOptions, "max_record_bytes", 16 * 1024 * 1024 + 1),
+        (LogOptions, "busy_timeout", -0.5),
+        (LogOptions, "queue_bytes", 0),
+        (LogOptions, "resident_bytes", -1),
+        (LogOptions, "max_wait", 0),
+        (LogOptions, "max_wait", 601),
+        (LogOptions, "wal_warn_bytes", 1),
+        (LogOptions, "retention_interval", 0),
+    ],
+)
+def test_limits_of_the_other_options(model: type[Options], field: str, wrong: float):
+    with pytest.raises(ConfigError, match=rf"{model.__name__}\.{field}={wrong}: input should be (greater|less) than"):
+        model(**{field: wrong})
+
+
+def test_limits_of_the_design():
+    topic, log = TopicOptions(), LogOptions()
+    assert (topic.partitions, topic.max_record_bytes, topic.retention_age, topic.retention_bytes) == (
+        1,
+        1_048_576,
+        None,
+        None,
+    )
+    assert (log.durability, log.queue_bytes, log.max_wait, log.busy_timeout) == ("full", 32 * 1024 * 1024, 30.0, 10.0)
+    assert make(TopicOptions, retention_age=timedelta(days=7)).retention_age == 604_800
+    assert ConsumerOptions().drain_timeout == 5.0
+    with pytest.raises(ConfigError, match=r"durability='none'.*'full', 'normal' or 'memory'"):
+        make(LogOptions, durability="none")
