@@ -1,0 +1,170 @@
+"""Which parts there are, how much each case does, and the budgets that concern the embedded log."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.kafka import cluster
+from bench.model import Case, Fixture, Judgement, Options, Part
+from bench.runner import call
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is done."""
+
+    rounds: int
+    messages: int
+    small_rows: int
+    append_s: float
+    wakes: int
+    consumers: int
+    park_s: float
+
+
+FULL = Scale(rounds=3, messages=400_000, small_rows=20_000, append_s=1.5, wakes=500, consumers=1000, park_s=10.0)
+QUICK = Scale(rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5)
+
+
+def parts(scale: Scale) -> list[Part]:
+    """All of them."""
+    return [_read(scale), _append(scale), _wake(scale), _park(scale)]
+
+
+def _read(scale: Scale) -> Part:
+    file = _file("log", scale.messages, senders=0)
+    few, many = (
+        _file("log of one sender", scale.small_rows, senders=1),
+        _file("log of 64", scale.messages // 4, senders=64),
+    )
+    kafka = cluster(scale.messages)
+    asyncio, trio = {"backend": "asyncio"}, {"backend": "trio"}
+    cases = (
+        Case("async for", "reading:iterate", asyncio, file),
+        Case("async for, trio", "reading:iterate", trio, file),
+        Case("async for, five fields", "reading:iterate", {**asyncio, "fields": True}, file),
+        Case("async for, resident", "reading:iterate_resident", {**asyncio, "messages": scale.messages // 2}, _place()),
+        Case("async for, rows of one message", "reading:iterate", {**asyncio, "passes": 4}, few),
+        Case("async for, rows of 64 senders", "reading:iterate", {**asyncio, "passes": 2}, many),
+        Case("poll, iterated", "reading:poll", {**asyncio, "what": "pass"}, file),
+        Case("poll, values", "reading:poll", {**asyncio, "what": "value"}, file),
+        Case("poll, five fields", "reading:poll", {**asyncio, "what": "fields"}, file),
+        Case("poll, five fields, trio", "reading:poll", {**trio, "what": "fields"}, file),
+        Case("aiokafka async for", "kafka:aiokafka_iterate", {}, kafka),
+        Case("aiokafka getmany", "kafka:aiokafka_getmany", {}, kafka),
+        Case("aiokafka getmany, five fields", "kafka:aiokafka_getmany", {"fields": True}, kafka),
+        Case("confluent consume(500)", "kafka:confluent_consume", {}, kafka),
+        Case("confluent consume(500), five fields", "kafka:confluent_consume", {"fields": True}, kafka),
+        Case("confluent poll", "kafka:confluent_poll", {}, kafka),
+    )
+    judgements = (
+        Judgement("async for", ("async for", "rate"), at_least=1_500_000),
+        Judgement("async for, trio", ("async for, trio", "rate"), at_least=1_500_000),
+        _ratio("async for", "aiokafka async for", 6),
+        _ratio("async for, trio", "aiokafka async for", 6),
+        _ratio("async for", "confluent poll"),
+        Judgement("poll, values", ("poll, values", "rate"), at_least=2_000_000),
+        _ratio("poll, values", "confluent consume(500)"),
+        _ratio("poll, five fields", "confluent consume(500), five fields", 1),
+        _ratio("poll, five fields, trio", "confluent consume(500), five fields", 1),
+        _ratio("poll, five fields", "aiokafka getmany, five fields"),
+    )
+    about = f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; tarry from a file, warm"
+    return Part("read", about, scale.rounds, cases, judgements)
+
+
+def _append(scale: Scale) -> Part:
+    place = _place()
+    cases = (
+        Case("sqlite3, one commit per message", "appending:commit_each", {"seconds": scale.append_s}, place),
+        *(
+            Case(name, "appending:concurrent", {"senders": senders, "backend": loop, "seconds": scale.append_s}, place)
+            for name, senders, loop in (
+                ("1 sender", 1, "asyncio"),
+                ("64 senders", 64, "asyncio"),
+                ("256 senders", 256, "asyncio"),
+                ("64 senders, trio", 64, "trio"),
+            )
+        ),
+    )
+    baseline = "sqlite3, one commit per message"
+    judgements = (
+        _ratio("1 sender", baseline),
+        _ratio("64 senders", baseline, 15),
+        _ratio("64 senders, trio", baseline, 15),
+        _ratio("256 senders", baseline),
+    )
+    return Part("append", "one message of 200 bytes per send, durability full", scale.rounds, cases, judgements)
+
+
+def _wake(scale: Scale) -> Part:
+    place = _place()
+    normal = {"durability": "normal", "messages": scale.wakes}
+    cases = (
+        Case("normal", "waking:deliver", {**normal, "backend": "asyncio"}, place),
+        Case("normal, trio", "waking:deliver", {**normal, "backend": "trio"}, place),
+        Case("full", "waking:deliver", {**normal, "durability": "full", "backend": "asyncio"}, place),
+        Case(
+            "normal, one of 1,000 partitions",
+            "waking:deliver",
+            {**normal, "backend": "asyncio", "partitions": 1000},
+            place,
+        ),
+    )
+    judgements = (
+        Judgement(
+            "one of 1,000 partitions / of one",
+            ("normal, one of 1,000 partitions", "deliver_p50_us"),
+            ("normal", "deliver_p50_us"),
+        ),
+    )
+    return Part(
+        "wake", "send to delivery, producer and parked consumer in one process", scale.rounds, cases, judgements
+    )
+
+
+def _park(scale: Scale) -> Part:
+    options = {"consumers": scale.consumers, "seconds": scale.park_s, "backend": "asyncio"}
+    count = f"{scale.consumers:,}"
+    deadline, default = f"{count} parked, max_wait=30", f"{count} parked, max_wait=5"
+    cases = (
+        Case(deadline, "parking:wait", {**options, "max_wait": 30.0}, _place()),
+        Case(default, "parking:wait", {**options, "max_wait": 5.0}, _place()),
+    )
+    judgements = (
+        Judgement(f"CPU, {deadline}", (deadline, "cpu_percent"), at_most=1),
+        Judgement(f"CPU, {default}", (default, "cpu_percent")),
+        Judgement("memory per parked consumer, KiB", (deadline, "consumer_kib"), at_most=20),
+        Judgement(
+            "commit elsewhere, all parked / nobody", (deadline, "commit_parked_us"), (deadline, "commit_alone_us")
+        ),
+    )
+    return Part("park", f"{count} consumers in poll(max_wait=...), nothing comes", 1, cases, judgements)
+
+
+def _ratio(ours: str, theirs: str, at_least: float | None = None) -> Judgement:
+    return Judgement(f"{ours} / {theirs}", (ours, "rate"), (theirs, "rate"), at_least)
+
+
+def _file(name: str, messages: int, senders: int) -> Fixture:
+    """A log that was written and closed."""
+
+    @contextmanager
+    def opened(folder: Path) -> Generator[Options]:
+        path = str(folder / f"{senders}.db")
+        yield {"path": path, **call("reading:fill", {"path": path, "messages": messages, "senders": senders})}
+
+    return Fixture(name, opened)
+
+
+def _place() -> Fixture:
+    """Just the folder."""
+
+    @contextmanager
+    def opened(folder: Path) -> Generator[Options]:
+        yield {"folder": str(folder)}
+
+    return Fixture("folder", opened)
