@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Literal, NamedTuple, NewType, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Self, overload
 
 import msgspec
 
@@ -120,6 +120,14 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 _NOWHERE = Origin(TopicPartition("", -1), Offset(-1))
 
 
+if TYPE_CHECKING:
+    _StampedOffset = Offset
+    _StampedOrigin = Origin
+else:
+    # A newer release may write fields behind the four of a record; what stands there is accepted and stamped over.
+    _StampedOffset = _StampedOrigin = Any
+
+
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One message as the application gets it.
 
@@ -131,8 +139,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: bytes | None
     headers: tuple[Header, ...]
     timestamp_ms: int
-    offset: Offset = Offset(-1)
-    origin: Origin = _NOWHERE
+    offset: _StampedOffset = Offset(-1)
+    origin: _StampedOrigin = _NOWHERE
 
     @property
     def topic(self) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from tarry.errors import DataError
-from tarry.types import Header, Message, Offset, Position, RecordBatch, Run, Segment
+from tarry.types import Header, Message, Position, RecordBatch, Run, Segment
 
 MAGIC = 0x7A
 VERSION = 1
@@ -30,6 +30,7 @@ RUN_OVERHEAD = 64
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Message])
+_NOT_RECORDS = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def encode_record(value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> bytes:
@@ -102,12 +103,13 @@ def decode_batch(head: bytes, ends_raw: bytes, records: bytes) -> RecordBatch:
     """
     if len(head) != HEAD.size:
         raise DataError(f"the head of a batch is {len(head)} bytes long instead of {HEAD.size}")
-    magic, version, codec, _flags, count, checksum, first_ms, max_ms = HEAD.unpack(head)
+    magic, version, codec, flags, count, checksum, first_ms, max_ms = HEAD.unpack(head)
     if magic != MAGIC:
         raise DataError(f"a batch begins with 0x{magic:02x} instead of 0x{MAGIC:02x}")
-    if version > VERSION or codec != CODEC_NONE:
+    if version != VERSION or codec != CODEC_NONE or flags:
         raise DataError(
-            f"a batch has version {version} and codec {codec}; this release reads version {VERSION}, codec {CODEC_NONE}"
+            f"a batch has version {version}, codec {codec} and flags {flags}; this release reads version {VERSION}, "
+            f"codec {CODEC_NONE}, no flags"
         )
     ends = decode_ends(ends_raw)
     if len(ends) != count:
@@ -137,8 +139,15 @@ def check_ends(batch: RecordBatch) -> None:
 
 
 def timestamps(batch: RecordBatch) -> list[int]:
-    """The timestamp of each record, in milliseconds (what a search by time looks at in the end)."""
-    records = _decoder.decode(array_header(batch.count) + batch.records)
+    """The timestamp of each record, in milliseconds (what a search by time looks at in the end).
+
+    Raises:
+        DataError: a record is not a valid record.
+    """
+    try:
+        records = _decoder.decode(array_header(batch.count) + batch.records)
+    except _NOT_RECORDS as error:
+        raise DataError(f"not valid records: {error}") from error
     return [record.timestamp_ms for record in records]
 
 
@@ -169,7 +178,7 @@ def collect(runs: Iterable[Run], position: Position, count: int, limit: int) -> 
 
 
 def reply_limit(max_bytes: int) -> int:
-    """Bytes of records that fit into a reply of `max_bytes` with its metadata (C7, S42); at least 1, a first record always comes."""
+    """Bytes of records that fit into a reply of `max_bytes` (C7, S42); at least 1, as a first record always comes."""
     return max(max_bytes - RUN_OVERHEAD, 1)
 
 
@@ -182,7 +191,7 @@ def decode(segment: Segment) -> list[Message]:
     payload = b"".join([array_header(segment.count), *[run.payload for run in segment.runs]])
     try:
         messages = _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_RECORDS as error:
         raise DataError(
             f"{segment.origin.partition} offsets {segment.first} to {segment.last}: not valid records: {error}"
         ) from error
