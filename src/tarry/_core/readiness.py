@@ -1,9 +1,9 @@
 """What a readiness wait over many partitions has gathered (S52-S57, design 4.2).
 
-A wait is satisfied when its targets together have `min_count` messages or `min_bytes` bytes. With `min_count` 1 a single
-entry `start + 1` per partition in `waiters` is enough; a wait for more is told of each growth of its partitions, which costs
-one addition (`Gatherers`). Moves no messages and reads nothing: it works on running counts of what is there, never on
-differences of offsets across holes.
+A wait is satisfied when its targets together have `min_count` messages or `min_bytes` bytes. With `min_count` 1 a
+single entry `start + 1` per partition in `waiters` is enough; a wait for more is told of each growth of its partitions,
+which costs one addition (`Gatherers`). Moves no messages and reads nothing: it works on running counts of what is
+there, never on differences of offsets across holes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Parked requests by the threshold at which they may be completed (S16-S31, design 5.3).
 
-A waiter whose read stayed short needs a *fixed* number of visible messages, or of visible bytes, before another read can
-help (S17). So each partition keeps two heaps of thresholds, and a commit that completes nobody is one peek at each, however
-many wait. Here are thresholds and deadlines only: what is probed and what it gets is decided by the pump; what a wait over
-many partitions has gathered is in `readiness`.
+A waiter whose read stayed short needs a *fixed* number of visible messages, or of visible bytes, before another read
+can help (S17). So each partition keeps two heaps of thresholds, and a commit that completes nobody is one peek at each,
+however many wait. Here are thresholds and deadlines only: what is probed and what it gets is decided by the pump; what
+a wait over many partitions has gathered is in `readiness`.
 
-Time: reads no clock. Bounds: `per_partition_max` waiters with one target, `total_max` waiters, `entries_max` heap entries;
-heaps are rebuilt when more than half of all entries are dead.
+Time: reads no clock. Bounds: `per_partition_max` waiters with one target, `total_max` waiters, `entries_max` heap
+entries; heaps are rebuilt when more than half of all entries are dead.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ class Waiters:
         return True
 
     def advanced(self, partition: Partition, visible: int, visible_bytes: int) -> list[Parked]:
-        """A commit made a partition grow to these running counts: take out and return whoever it may complete, oldest first."""
+        """A commit made a partition grow to these running counts: take out and return whom it may complete.
+
+        Returns: the oldest first.
+        """
         heaps = self._heaps.get(partition)
         if heaps is None:
             return []

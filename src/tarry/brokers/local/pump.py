@@ -1,15 +1,15 @@
 """The one place of an embedded log that decides: admission, parked requests, offsets, answers (S3-S31, S52-S57).
 
 Synchronous and callback style: it runs on the loop that owns the store and never blocks it. Every request comes with a
-`Call` (its key for a cancel, and where the answer goes) and is answered exactly once unless it is withdrawn. A wake carries
-no data: whoever is woken is probed again, which validates and reads afresh (S22), so a cancel loses nothing.
+`Call` (its key for a cancel, and where the answer goes) and is answered exactly once unless it is withdrawn. A wake
+carries no data: whoever is woken is probed again, which validates and reads afresh (S22), so a cancel loses nothing.
 
 Not here: loops and threads (`host`, `broker`), thresholds (`_core.waiters`), rows (`store_*`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -181,7 +181,7 @@ class Pump:
         self._waiters = Waiters() if waiters is None else waiters
         self._gatherers = Gatherers()
         self._topics: dict[str, Topic] = {}
-        self._partitions: dict[abc.PartitionId, Partition] = {}
+        self._partitions: dict[Hashable, Partition] = {}  # by id, which thresholds carry as a plain key
         self._probes: dict[Reply, _Probe] = {}
         self._jobs: dict[Reply, object] = {}
         self._sweep_at: float | None = None
@@ -231,7 +231,7 @@ class Pump:
 
     # ------------------------------------------------------------------------------------------- topics
 
-    def create_topic(self, call: Reply, name: str, options: TopicOptions, exist_ok: bool) -> None:
+    def create_topic(self, call: Reply, name: str, options: TopicOptions, exist_ok: bool) -> None:  # noqa: FBT001  # posted
         """See `abc.Broker`."""
         if exist_ok and name in self._topics:
             call.reply(self._topics[name].info())
@@ -293,7 +293,7 @@ class Pump:
         at: TopicPartition,
         offset: Offset | None,
         history: HistoryId | None,
-        lower: bool,
+        lower: bool,  # noqa: FBT001  # posted
     ) -> None:
         """See `abc.Session`. Never lowers unless told to (C52, C56, I7)."""
         try:
@@ -557,7 +557,7 @@ class Pump:
         wait.see(part.id, messages, size)
 
     def _ready(self, wait: Wait) -> tuple[abc.Ready, ...]:
-        found = ((self._partitions.get(part_id), have) for part_id, have in wait.have.items())  # type: ignore[arg-type]  # made from partition ids
+        found = ((self._partitions.get(part_id), have) for part_id, have in wait.have.items())
         return tuple(abc.Ready(part.at, *have) for part, have in found if part is not None)
 
     # -- parking
@@ -617,7 +617,7 @@ class Pump:
         return not probe.member.open or any(self._is_wake_lost(probe.wait, threshold) for threshold in window)
 
     def _is_wake_lost(self, wait: Wait | None, threshold: Threshold) -> bool:
-        part = self._partitions.get(threshold.partition)  # type: ignore[call-overload]  # made with partition ids
+        part = self._partitions.get(threshold.partition)
         if part is None or _is_reached(threshold, part):
             return True
         return wait is not None and wait.accumulates and not wait.knows(part.id, part.log_end)

@@ -1,13 +1,13 @@
-"""A store in memory, for `memory:` and for simulations: the same port as the SQLite store, synchronous, without threads.
+"""A store in memory, for `memory:` and for simulations: the port of the SQLite store, synchronous, without threads.
 
-Every job is applied and answered inside `submit`. With `hold=True` jobs wait for `sync()`, and `crash()` drops what was not
-synced, as a power cut does; the caller is then told nothing it could believe.
+Every job is applied and answered inside `submit`. With `hold=True` jobs wait for `sync()`, and `crash()` drops what was
+not synced, as a power cut does; the caller is then told nothing it could believe.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tarry import abc
@@ -23,7 +23,7 @@ from tarry.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tarry.types import BATCH_BYTES_MAX, Offset, Position, ProducerStamp, RecordBatch, Run
+from tarry.types import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Offset, Position, ProducerStamp, RecordBatch, Run
 
 SEQUENCES_MAX = 1024
 """Sequences remembered per producer and partition (design 5.4)."""
@@ -54,8 +54,13 @@ class _Partition:
     stored: dict[str, Offset] = field(default_factory=dict[str, Offset])
     sequences: dict[bytes, dict[int, Offset]] = field(default_factory=dict[bytes, dict[int, Offset]])
 
+    def rows_from(self, position: Position) -> Iterator[_Row]:
+        """The rows that reach behind a position, without looking at those in front of it."""
+        first = bisect_right(self.rows, position, key=lambda row: row.end)
+        return (self.rows[index] for index in range(first, len(self.rows)))
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Ticket:
     job: abc.Job
     done: abc.JobDone
@@ -93,7 +98,7 @@ class MemoryStore:
 
     def withdraw(self, ticket: object) -> bool:
         """True for a job that waits for `sync`."""
-        if ticket in self._held:
+        if isinstance(ticket, _Ticket) and ticket in self._held:
             self._held.remove(ticket)
             return True
         return False
@@ -115,8 +120,7 @@ class MemoryStore:
         part = self._partitions.get(query.partition)
         if part is None:
             return abc.Selection(())
-        first = max(bisect_right(part.rows, query.position, key=lambda row: Position(row.base)) - 1, 0)
-        runs = (Run(row.base, row.batch, 0, row.batch.count) for row in part.rows[first:])
+        runs = (Run(row.base, row.batch, 0, row.batch.count) for row in part.rows_from(query.position))
         return abc.Selection(collect(runs, query.position, query.count, query.limit))
 
     def read_disk(self, query: abc.Query, done: Callable[[abc.Selection | TarryError], None]) -> None:
@@ -128,9 +132,7 @@ class MemoryStore:
         part = self._partitions.get(partition)
         if part is None:
             return 0
-        return sum(
-            row.batch.size - row.batch.start_of(max(position - row.base, 0)) for row in part.rows if row.end > position
-        )
+        return sum(row.batch.size - row.batch.start_of(max(position - row.base, 0)) for row in part.rows_from(position))
 
     def find_time(
         self, partition: abc.PartitionId, timestamp_ms: int, done: Callable[[Position | TarryError], None]
@@ -177,10 +179,10 @@ class MemoryStore:
                 trims = tuple(trim for part in self._partitions.values() if (trim := self._retain(part)))
                 return self._tell_trimmed(trims)
 
-    def _partition(self, id: abc.PartitionId) -> _Partition:
-        part = self._partitions.get(id)
+    def _partition(self, key: abc.PartitionId) -> _Partition:
+        part = self._partitions.get(key)
         if part is None:
-            raise TopicNotFound(f"partition {id} does not exist any more; its topic was deleted")
+            raise TopicNotFound(f"partition {key} does not exist any more; its topic was deleted")
         return part
 
     def _append(self, job: abc.Append) -> abc.Appended:
@@ -210,7 +212,8 @@ class MemoryStore:
         elif before is None or job.offset > before or job.lower:
             if before is None and len(part.stored) >= IDENTITIES_MAX:
                 raise CapacityExceeded(
-                    f"{IDENTITIES_MAX} consumers and groups have offsets stored in this partition (3024); delete unused ones"
+                    f"{IDENTITIES_MAX} consumers and groups have offsets stored in this partition (3024); "
+                    "delete unused ones"
                 )
             part.stored[job.identity] = job.offset
         return abc.Stored(part.stored.get(job.identity))
@@ -273,9 +276,12 @@ def check_append(batch: RecordBatch, max_record_bytes: int) -> None:
                 limit=max_record_bytes,
             )
         before = end
+    if batch.count > BATCH_RECORDS_MAX:
+        raise BatchTooLarge(f"a batch has {batch.count} records, the log takes {BATCH_RECORDS_MAX} at once; split it")
     if batch.count > 1 and batch.size > BATCH_BYTES_MAX:
         raise BatchTooLarge(
-            f"a batch of {batch.count} records has {batch.size} bytes, the log takes {BATCH_BYTES_MAX} at once; split it"
+            f"a batch of {batch.count} records has {batch.size} bytes, the log takes {BATCH_BYTES_MAX} at once; "
+            "split it"
         )
 
 

@@ -5,7 +5,11 @@ Not here: loops. What the driver does with deadlines is done by `PumpRig.advance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tarry import abc
@@ -306,3 +310,22 @@ def target(spec: abc.FetchTarget | tuple[TopicPartition, int] | int | Start) -> 
 def last(count: int) -> Start:
     """`Start.last()` as the consumer sends it: with the count of its polls."""
     return Start(StartKind.LAST, count)
+
+
+@contextmanager
+def python_calls(module: str = "") -> Generator[list[str]]:
+    """The functions of the package, or of one of its files, that are called: work as a count on any machine."""
+    calls: list[str] = []
+    package = str(Path(abc.__file__).parent)
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(package) and name.endswith(module):
+            calls.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,7 +27,7 @@ from tarry.errors import (
 )
 from tarry.types import HistoryId, Offset, Position, ProducerStamp, Start, TopicPartition
 from tests.marks import rule
-from tests.unit.brokers.local.pump_rig import MIB, P0, P1, TOPIC, Ask, PumpRig, last
+from tests.unit.brokers.local.pump_rig import MIB, P0, P1, TOPIC, Ask, PumpRig, last, python_calls
 
 
 def at(partition: TopicPartition, place: int | Start, history: HistoryId | None = None) -> abc.FetchTarget:
@@ -41,25 +37,6 @@ def at(partition: TopicPartition, place: int | Start, history: HistoryId | None 
 def room(*sizes: int) -> int:
     """The `max_bytes` that holds records of these sizes of one partition, and not a byte more."""
     return sum(sizes) + RUN_OVERHEAD
-
-
-@contextmanager
-def python_calls(module: str = "") -> Generator[list[str]]:
-    """The functions of the package, or of one of its files, that are called: work as a count on any machine."""
-    calls: list[str] = []
-    package = str(Path(abc.__file__).parent)
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(package) and name.endswith(module):
-            calls.append(frame.f_code.co_name)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(before)
 
 
 class TestAdmission:

@@ -1,0 +1,74 @@
+"""What only the memory store has: jobs that wait for `sync`, a crash that drops them, and its cost in a long log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarry._wire.batch import seal
+from tarry.brokers.local.store_memory import check_append
+from tarry.errors import BatchTooLarge, LogUnavailable, MessageTooLarge, OutcomeUnknown
+from tests.marks import rule
+from tests.unit.brokers.local.pump_rig import P0, PumpRig, python_calls
+
+
+def test_a_batch_above_the_limits_is_refused_with_its_size():
+    check_append(seal([b"x"] * 1000, [0] * 1000), 10)
+    with pytest.raises(BatchTooLarge, match="has 1001 records, the log takes 1000 at once"):
+        check_append(seal([b"x"] * 1001, [0] * 1001), 10)
+    with pytest.raises(BatchTooLarge, match="2 records has 262146 bytes"):
+        check_append(seal([bytes(131_073)] * 2, [0] * 2), 2**20)
+    check_append(seal([bytes(2**20)], [0]), 2**20)
+    with pytest.raises(MessageTooLarge, match="record 1 of the batch has 11 bytes, the topic allows 10") as refused:
+        check_append(seal([bytes(10), bytes(11)], [0] * 2), 10)
+    assert (refused.value.size, refused.value.limit) == (11, 10)
+
+
+def test_what_was_not_synced_is_lost_in_a_crash_and_nobody_was_told_otherwise():
+    rig = PumpRig(hold=True)
+    kept = rig.ask_append(seal([b"a"], [0]))
+    rig.store.sync()
+    lost, offset = rig.ask_append(seal([b"b"], [0])), rig.store_offset(0)
+    rig.store.crash()
+    assert kept.answer.offset == 0
+    assert isinstance(lost.error, OutcomeUnknown)
+    assert isinstance(offset.error, OutcomeUnknown)
+    rig.pump.reopened(rig.store.open(rig.pump))
+    assert (rig.part().log_end, rig.stored()) == (1, None)
+
+
+@rule("W17")
+def test_only_what_waits_can_be_withdrawn():
+    rig = PumpRig(hold=True)
+    ask = rig.ask_append(seal([b"a"], [0]))
+    ticket = rig.pump._jobs[ask]
+    assert rig.store.withdraw(ticket)
+    assert not rig.store.withdraw(ticket)
+    rig.store.sync()
+    assert (ask.pending, rig.part().log_end) == (True, 0)
+
+
+@pytest.mark.anyio
+async def test_closed_it_refuses_and_what_was_held_is_written():
+    rig = PumpRig(hold=True)
+    held = rig.ask_append(seal([b"a"], [0]))
+    await rig.store.aclose()
+    await rig.store.aclose()
+    assert held.answer.offset == 0
+    assert isinstance(rig.ask_append(seal([b"b"], [0])).error, LogUnavailable)
+
+
+def test_a_read_near_the_end_costs_the_same_in_a_long_log():
+    work: list[tuple[int, int]] = []
+    for rows in (10, 1000):
+        rig = PumpRig()
+        for _ in range(rows):
+            rig.append(1)
+        rig.append(3, P0)
+        with python_calls() as read:
+            assert rig.poll(rows).count == 3
+        with python_calls() as counted:
+            assert rig.wait(rows).ready == {P0: (3, 300)}
+        bisection = 2 * (rows.bit_length() + 1)  # `end` of a row per step, and the key function around it
+        work.append((len(read) - bisection, len(counted) - bisection))
+    assert abs(work[0][0] - work[1][0]) <= 8
+    assert abs(work[0][1] - work[1][1]) <= 8
