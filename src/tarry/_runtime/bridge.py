@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
-from tarry.errors import TarryError
+from tarry.errors import LogUnavailable, TarryError
 
 Post = Callable[..., object]
 """Run a function with arguments on one loop, soon; may be called from any thread. RuntimeError: the loop is gone."""
@@ -112,9 +112,15 @@ class Port:
         """Post `request(call, *args)` and wait for the answer.
 
         Cancellation: the request is withdrawn; posts keep their order, so a cancel never overtakes its request (C79).
+
+        Raises:
+            LogUnavailable: the answering loop is gone; nothing was asked.
         """
         call: Call[Any] = Call(self._home)
-        self._there(_guarded, request, call, *args)
+        try:
+            self._there(_guarded, request, call, *args)
+        except RuntimeError as error:
+            raise LogUnavailable("the log is closed; connect again") from error
         try:
             return await call.wait()
         except BaseException:
