@@ -80,7 +80,7 @@ class LocalBroker:
                 "consumer groups are not there yet; use name= and partitions= (a standalone consumer)"
             )
         member, assignment = await self._ask(self._pump.open_session, identity, tuple(topics), tuple(partitions))
-        session = LocalSession(self._pump, self._port, member, assignment)
+        session = LocalSession(self._pump, self._port, member, assignment, self._forget)
         self._sessions[session] = None
         return session
 
@@ -93,6 +93,9 @@ class LocalBroker:
             session.tell_leave()
         await self._close()
 
+    def _forget(self, session: LocalSession) -> None:
+        self._sessions.pop(session, None)
+
     async def _ask(self, request: Callable[..., None], *args: Any) -> Any:
         if self._closed:
             raise LogUnavailable("this connection is closed; connect again")
@@ -100,13 +103,24 @@ class LocalBroker:
 
 
 class LocalSession:
-    """See `abc.Session`: a standalone consumer's standing, on partitions that do not change."""
+    """See `abc.Session`: a standalone consumer's standing, on partitions that do not change.
 
-    def __init__(self, pump: Pump, port: Port, member: Member, assignment: abc.Assignment) -> None:
+    `left` is called once it leaves by itself.
+    """
+
+    def __init__(
+        self,
+        pump: Pump,
+        port: Port,
+        member: Member,
+        assignment: abc.Assignment,
+        left: Callable[[LocalSession], None] = lambda _: None,
+    ) -> None:
         self._pump = pump
         self._port = port
         self._member = member
         self._assignment = assignment
+        self._left = left
 
     @property
     def assignment(self) -> abc.Assignment:
@@ -185,6 +199,7 @@ class LocalSession:
 
     async def leave(self) -> None:
         """See `abc.Session`."""
+        self._left(self)
         await self._port.ask(self._pump.leave, self._member)
 
     def tell_leave(self) -> None:
