@@ -1,0 +1,73 @@
+"""Pages that describe the code name by name: nothing is missing, nothing is left over, every value is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tarry import errors
+from tests.tools import reference
+from tests.tools.rules import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of every table row whose first cell is code."""
+    for line in re.findall(r"^\| (`.*) \|$", text, flags=re.MULTILINE):
+        yield [cell.strip() for cell in line.split(" | ")]
+
+
+def families() -> dict[str, set[type[errors.TarryError]]]:
+    """Every error under the family that errors.md must show it in."""
+    found: dict[str, set[type[errors.TarryError]]] = {
+        family.__name__: {family} for family in errors.TarryError.__subclasses__()
+    }
+    for family in errors.TarryError.__subclasses__():
+        todo = [family]
+        while todo:
+            kind = todo.pop()
+            found[family.__name__].add(kind)
+            todo += kind.__subclasses__()
+    return found
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_what_is_made_from_the_code_is_up_to_date(page: Path):
+    assert page.read_text(encoding="utf-8") == reference.updated(page), "python -m tests.tools.reference --update"
+
+
+def test_each_error_is_described_in_its_family_and_with_its_attributes():
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    _, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
+    found = {section.partition("\n")[0]: list(rows(section)) for section in sections}
+    attributes = found.pop("Attributes")
+    assert all(len(row) == 3 and all(row) for table in found.values() for row in table)
+    assert {family: sorted(row[0] for row in table) for family, table in found.items()} == {
+        family: sorted(f"`{kind.__name__}`" for kind in kinds) for family, kinds in families().items()
+    }
+    kinds = {errors.TarryError}.union(*families().values())
+    assert sorted(attributes) == sorted(
+        [f"`{kind.__name__}`", str(kind.code), kind.retry, kind.applied] for kind in kinds
+    )
+
+
+def test_the_file_map_names_every_file_once():
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
+    named = [cells[0].strip("`") for cells in rows(page.partition("## File map")[2])]
+    source = ROOT / "src" / "tarry"
+    files = [
+        str(path.relative_to(source))
+        for path in source.rglob("*")
+        if path.is_file() and path.suffix != ".pyc" and (path.name != "__init__.py" or path.parent == source)
+    ]
+    assert len(named) == len(set(named))
+    assert [name for name in named if not (source / name).exists()] == []
+    assert [file for file in files if not _covered(file, named)] == []
+
+
+def _covered(file: str, named: list[str]) -> bool:
+    return file in named or any(f"{folder}/" in named for folder in map(str, Path(file).parents))
