@@ -69,5 +69,13 @@ def test_the_file_map_names_every_file_once():
     assert [file for file in files if not _covered(file, named)] == []
 
 
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_beside_the_site_lead_somewhere(name: str):
+    """`make docs` sees the pages of the site only."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def _covered(file: str, named: list[str]) -> bool:
     return file in named or any(f"{folder}/" in named for folder in map(str, Path(file).parents))
