@@ -76,11 +76,14 @@ def open_writer(path: str, options: LogOptions, connect: Connect) -> sqlite3.Con
     """
     if os.path.isdir(path):
         raise LogUnavailable(f"{path} is a directory; a log is a file")
+    if os.path.exists(path) and not os.access(path, os.W_OK):  # SQLite would open it for reading, without a word.
+        raise LogUnavailable(f"this program may not write {path}; change its mode or owner")
     db: sqlite3.Connection | None = None
     try:
         db = connect(path, timeout=options.busy_timeout, isolation_level=None, check_same_thread=False)
+        db.execute(f"PRAGMA synchronous={SYNCHRONOUS[options.durability]}")
         _identify(db, path)
-        _configure(db, path, options)
+        _configure(db, path)
         return db
     except BaseException as error:
         if db is not None:
@@ -163,14 +166,13 @@ def _migrate(db: sqlite3.Connection, path: str, version: int) -> None:
         db.executescript(f"BEGIN IMMEDIATE; {steps}; PRAGMA user_version={VERSION}; COMMIT")
 
 
-def _configure(db: sqlite3.Connection, path: str, options: LogOptions) -> None:
+def _configure(db: sqlite3.Connection, path: str) -> None:
     (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
         raise LogUnavailable(
             f"{path} cannot have a write-ahead file (journal mode {mode}); put the log on a local disk"
         )
     for pragma in (
-        f"synchronous={SYNCHRONOUS[options.durability]}",
         "wal_autocheckpoint=0",  # The writer decides (design 5.2).
         f"journal_size_limit={WAL_BYTES_KEPT}",
         "secure_delete=OFF",  # Where it is on by default, deleting writes as much as appending did.

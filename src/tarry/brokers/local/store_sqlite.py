@@ -86,12 +86,11 @@ class SqliteStore:
                 reader=readers.oldest,
                 retire_readers=readers.retire,
             )
-            states = writer.states()
         except BaseException:
             readers.close(lambda: None)
             lock.release()
             raise
-        for state in states:
+        for state in writer.opened_with:
             self._take_in(state)
         self._lock, self._readers, self._listener = lock, readers, listener
         self._committer = Committer(
@@ -102,7 +101,7 @@ class SqliteStore:
             queue_bytes=self._options.queue_bytes,
             name="tarry-write",
         )
-        return states
+        return writer.opened_with
 
     def submit(self, job: Job, done: JobDone) -> Ticket:
         """Queue a job for the next transaction; see `Committer.submit`."""

@@ -89,34 +89,18 @@ class Tables:
 
     # --- appends ---
 
-    def refusal(self, job: Append) -> TarryError | None:
-        """Why an append cannot be done, found without any statement (W8); None when it can."""
-        part = self._catalog.partitions.get(job.partition)
-        if part is None:
-            return _no_partition(job.partition)
-        batch, limit = job.batch, part.topic.options.max_record_bytes
-        size, count = batch.size, batch.count
-        if size > limit:
-            largest = max(batch.ends[index] - batch.start_of(index) for index in range(count))
-            if largest > limit:
-                return MessageTooLarge(
-                    f"a record of {largest} bytes for {part.name}: its topic takes up to {limit} (max_record_bytes)",
-                    size=largest,
-                    limit=limit,
-                )
-        if count > BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX and count > 1):
-            return BatchTooLarge(
-                f"a batch of {count} records and {size} bytes for {part.name}: at most {BATCH_RECORDS_MAX} records and "
-                f"{BATCH_BYTES_MAX} bytes go together; split it"
-            )
-        return None
-
     def stage(self, job: Append) -> Appended | TarryError:
-        """Give an append its offsets; `flush` writes it. A repeat gets the offsets that it has (W7)."""
+        """Give an append its offsets; `flush` writes it. A repeat gets the offsets that it has (W7).
+
+        Whatever may be wrong with it is found here, before any statement is made for it (W8).
+        """
         staged = self._staged.get(job.partition) or self._begin_staging(job.partition)
-        if staged is None:  # Deleted in this transaction.
+        if staged is None:
             return _no_partition(job.partition)
         part = staged.part
+        refusal = self._refusal(part, job.batch)
+        if refusal is not None:
+            return refusal
         if job.stamp is not None:
             try:
                 known = self._sequences.find_or_add(self._db, part.id, job.stamp, Offset(part.log_end))
@@ -136,7 +120,7 @@ class Tables:
         now_ms = self._catalog.appended_at = self._now_ms()
         for key, staged in self._staged.items():
             part, base = staged.part, staged.first
-            for batch in _rows(staged.batches):
+            for batch in _rows(staged.batches, _row_limit(part)):
                 self._insert(part, base, batch, now_ms)
                 made.rows.append(Row(key, Offset(base), batch))
                 base += batch.count
@@ -154,6 +138,25 @@ class Tables:
             return None
         staged = self._staged[key] = _Staged(part, part.log_end, [])
         return staged
+
+    def _refusal(self, part: Partition, batch: RecordBatch) -> TarryError | None:
+        """Why a batch cannot be appended; None when it can."""
+        limit = part.topic.options.max_record_bytes
+        size, count = batch.size, batch.count
+        if size > limit:
+            largest = max(batch.ends[index] - batch.start_of(index) for index in range(count))
+            if largest > limit:
+                return MessageTooLarge(
+                    f"a record of {largest} bytes for {part.name}: its topic takes up to {limit} (max_record_bytes)",
+                    size=largest,
+                    limit=limit,
+                )
+        if count > BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX and count > 1):
+            return BatchTooLarge(
+                f"a batch of {count} records and {size} bytes for {part.name}: at most {BATCH_RECORDS_MAX} records and "
+                f"{BATCH_BYTES_MAX} bytes go together; split it"
+            )
+        return None
 
     def _insert(self, part: Partition, base: int, batch: RecordBatch, now_ms: int) -> None:
         part.ts_high = max(part.ts_high, batch.max_ms)
@@ -271,12 +274,18 @@ def _apply(part: Partition, trim: Trimmed) -> Trimmed:
     return trim
 
 
-def _rows(batches: Sequence[RecordBatch]) -> Iterator[RecordBatch]:
-    """Join batches, in order, into rows of at most `BATCH_BYTES_MAX`; a larger one stays alone."""
+def _row_limit(part: Partition) -> int:
+    """Bytes up to which appends are joined; rows go as a whole, so a topic with little room gets small ones."""
+    room = part.topic.options.retention_bytes
+    return BATCH_BYTES_MAX if room is None else min(room // 16, BATCH_BYTES_MAX)
+
+
+def _rows(batches: Sequence[RecordBatch], limit: int) -> Iterator[RecordBatch]:
+    """Join batches, in order, into rows of at most `limit` bytes; a larger one stays alone."""
     together: list[RecordBatch] = []
     size = 0
     for batch in batches:
-        if together and size + batch.size > BATCH_BYTES_MAX:
+        if together and size + batch.size > limit:
             yield join(together)
             together, size = [], 0
         together.append(batch)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tarry._runtime.threads import attempts
-from tarry.abc import Append, Clock, DeleteTopic, Job, JobResult, Retain, TopicState
+from tarry.abc import Append, Clock, DeleteTopic, Job, JobResult, Retain
 from tarry.brokers.local.committer import Changes, Outcome
-from tarry.brokers.local.database import Connect, Verdict, number, open_writer, verdict
+from tarry.brokers.local.database import Connect, Verdict, explain, number, open_writer, verdict
 from tarry.brokers.local.tables import Tables
 from tarry.brokers.local.wal import IDLE_S, RETRY_S, WriteAhead
 from tarry.config import LogOptions
@@ -44,12 +44,14 @@ class _Entry:
 class Writer:
     """Write rounds, one transaction each, so that a job that cannot be done fails alone.
 
-    Appends are checked before the transaction and joined, per partition, into rows; every other job has a savepoint
-    (W8). What an error of SQLite does depends on what it proves: busy and full roll back and say so; a refused
-    statement or commit rolls back, and each job is tried alone (W9, W10); anything else proves nothing: the callers get
-    `OutcomeUnknown`, and the file is opened again. A `TarryError` that gets out of `_settle` is the end of the writer.
+    Appends are checked before any statement is made for them and joined into rows per partition; every other job has a
+    savepoint (W8). What an error of SQLite does depends on what it proves: busy and full roll back and say so; a
+    refused statement or commit rolls back, and each job is tried alone (W9, W10); anything else proves nothing: callers
+    get `OutcomeUnknown`, and the file is opened again. A `TarryError` out of `_settle` is its end.
 
     Time: waits for a foreign write lock up to the busy limit.
+
+    `opened_with`: all topics as the file held them when it was opened.
 
     Args:
         reader: describes the oldest read of this process that is running (for the warning of `WriteAhead`).
@@ -81,15 +83,14 @@ class Writer:
         self._db = open_writer(path, options, connect)
         try:
             self._take_stock()
-        except BaseException:
+            self.opened_with = self._tables.states()
+        except BaseException as error:
             self._db.close()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, path) from error
             raise
 
     # --- what the committer's thread calls ---
-
-    def states(self) -> list[TopicState]:
-        """All topics, as they are in the file."""
-        return self._tables.states()
 
     def write(self, jobs: Sequence[Job]) -> Outcome:
         """Write a round; see `Writer` for what becomes of jobs that fail."""
@@ -97,12 +98,9 @@ class Writer:
         changes = Changes()
         fatal: TarryError | None = None
         try:
-            for entry in entries:
-                if isinstance(entry.job, Append) and (refusal := self._tables.refusal(entry.job)):
-                    entry.settle(refusal)
-            self._settle([entry for entry in entries if not entry.is_settled], changes)
+            self._settle(entries, changes)
             if self._has_reopened:
-                changes.reopened = self.states()
+                changes.reopened = self._tables.states()
                 self._has_reopened = False
         except TarryError as error:
             fatal = error
@@ -214,7 +212,8 @@ class Writer:
             return  # `_reopen` closes the connection, and with it the transaction.
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
-        self._tables = Tables(self._db, self._path, self._clock)
+        if isinstance(error, sqlite3.Error):  # Anything else is the end of this writer.
+            self._tables = Tables(self._db, self._path, self._clock)
 
     def _check_foreign_writes(self) -> None:
         """Nobody else may write while we hold the lock (design 5.5, 4); a foreign checkpoint may also show here."""
@@ -269,7 +268,8 @@ class Writer:
 
     def _vacuum(self, db: sqlite3.Connection) -> float | None:
         """Give some free pages back; in small steps, so that a commit never waits long for it."""
-        db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        # Not `execute`: the pragma makes a row without columns per page, and that stops after the first one.
+        db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
         self._wal.vacuumed(VACUUM_PAGES)
         self._is_vacuuming = number(db, "PRAGMA freelist_count") > 0
         return IDLE_S

@@ -253,13 +253,28 @@ def _descriptors() -> list[str]:
 
 @dataclass
 class Fault:
-    """What happens to the next `times` statements that begin with `prefix`."""
+    """What happens to `times` statements that begin with `prefix`, behind the first `skip`.
+
+    `after`: the statement takes effect first, as when only its answer is lost.
+    """
 
     prefix: str
-    error: Callable[[], sqlite3.Error]
+    act: Callable[[], None]
     times: int = 1
+    skip: int = 0
     after: bool = False
-    """Let the statement take effect first, as when only its answer is lost."""
+
+
+@dataclass
+class Gate:
+    """Where a thread waits for the test."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(10)
 
 
 @dataclass
@@ -282,10 +297,10 @@ class FaultyDatabase:
                 faulty.statements.append(sql)
                 fault = faulty.match(sql)
                 if fault is not None and not fault.after:
-                    raise fault.error()
+                    fault.act()
                 cursor = super().execute(sql, parameters)
-                if fault is not None:
-                    raise fault.error()
+                if fault is not None and fault.after:
+                    fault.act()
                 return cursor
 
         db = sqlite3.connect(path, factory=Connection, **options)
@@ -294,15 +309,34 @@ class FaultyDatabase:
             db.execute(statement).fetchall()
         return db
 
-    def fail(self, prefix: str, error: Callable[[], sqlite3.Error], *, times: int = 1, after: bool = False) -> None:
-        self.faults.append(Fault(prefix, error, times, after))
+    def fail(
+        self, prefix: str, error: Callable[[], sqlite3.Error], *, times: int = 1, skip: int = 0, after: bool = False
+    ) -> None:
+        def act() -> None:
+            raise error()
+
+        self.faults.append(Fault(prefix, act, times, skip, after))
+
+    def hold(self, prefix: str, *, after: bool = False) -> Gate:
+        """Stop the thread at the next such statement until the gate is opened."""
+        gate = Gate()
+        self.faults.append(Fault(prefix, gate.pass_through, after=after))
+        return gate
 
     def match(self, sql: str) -> Fault | None:
         for fault in self.faults:
-            if fault.times and sql.lstrip().startswith(fault.prefix):
-                fault.times -= 1
-                return fault
+            if not fault.times or not sql.lstrip().startswith(fault.prefix):
+                continue
+            if fault.skip:
+                fault.skip -= 1
+                continue
+            fault.times -= 1
+            return fault
         return None
+
+    def count(self, prefix: str) -> int:
+        """How many such statements ran."""
+        return sum(1 for sql in self.statements if sql.lstrip().startswith(prefix))
 
     def make(self, path: Path, options: LogOptions, clock: abc.Clock) -> SqliteStore:
         return SqliteStore(path, options, clock, loop_post(), connect=self.connect)
