@@ -513,7 +513,7 @@ class Pump:
 
     def _judge(self, probe: _Probe) -> None:
         """Enough, or the wait is over: answer. Otherwise park for what is still missing (S16, S17, S23)."""
-        if probe.limits.max_wait <= 0 or self._clock.now() >= probe.wait_until:
+        if self._clock.now() >= probe.wait_until:
             self._reply(probe, _poll_reply(probe))
             return
         target, part = probe.targets[0], probe.targets[0].part

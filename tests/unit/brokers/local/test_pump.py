@@ -1123,6 +1123,7 @@ class TestOffsets:
         rig = PumpRig()
         rig.append(5)
         assert rig.stored() is None
+        assert rig.store_offset(2).answer == 2
         assert rig.store_offset(3).answer == 3
         assert rig.store_offset(1).answer == 3
         assert rig.store_offset(0).answer == 3
