@@ -1,37 +1,45 @@
 """Which offset is stored, and when (C40, C41, C51-C53; design 1.2, 1.3).
 
-Per partition four marks: what was delivered, what is finished, what the user stored himself, what the log holds. The modes
-differ in which mark they store while running; at the end every automatic mode brings the stored offset to the last *finished*
-message, down too, but never below what the user stored himself. `disabled` is never touched (I1, K43).
+Per partition marks: what was delivered, what is finished, what the user stored himself, what the log holds. The modes
+differ in which mark they store while running; at the end every automatic mode brings the stored offset to the last
+*finished* message, down too, but never below what the user stored himself. `disabled` is never touched (I1, K43).
+
+A store whose fate is unknown (cancelled, or the answer lost) leaves a partition *in doubt*: what is believed to be
+stored counts for nothing until the next answer, and the end sets it right in either direction (C61).
 
 Not here: requests and timers (`consumer.storing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tarry.types import Offset, TopicPartition, moves
+from tarry.types import Offset, Position, TopicPartition, moves, offset_before
 
 Mode = Literal["disabled", "finished", "interval"]
 
 
 class Store(NamedTuple):
-    """A store to send: `offset` None deletes the stored offset."""
+    """A store to send: `offset` None deletes the stored offset. `seeks`: how many seeks it knows of."""
 
     partition: TopicPartition
     offset: Offset | None
     lower: bool
+    explicit: bool = False
+    seeks: int = 0
 
 
 @dataclass(slots=True)
 class Marks:
     """The marks of one partition; None: nothing yet.
 
-    `floor` is what was stored before this consumer stored anything by itself. `sought`: a seek happened, so the next store
-    may go down (design 1.3).
+    Args:
+        floor: below this nothing is brought back: what was stored before, or what lies in front of a seek (Q4).
+        explicit: the highest offset that the user gave since the last seek.
+        seeks: how many seeks there were, `followed` how many of them a store has followed; the first store after a seek
+            may go down (design 1.3).
     """
 
     floor: Offset | None = None
@@ -39,8 +47,18 @@ class Marks:
     delivered: Offset | None = None
     finished: Offset | None = None
     explicit: Offset | None = None
-    automatic: bool = False
-    sought: bool = False
+    in_doubt: bool = False
+    seeks: int = 0
+    followed: int = 0
+
+    @property
+    def sought(self) -> bool:
+        """A seek happened and nothing was stored since."""
+        return self.seeks > self.followed
+
+    def given(self, offset: Offset) -> None:
+        """The user said that everything up to `offset` is finished."""
+        self.explicit = _highest((self.explicit, offset))
 
 
 class Commits:
@@ -53,9 +71,16 @@ class Commits:
     def __getitem__(self, partition: TopicPartition) -> Marks:
         return self._marks.setdefault(partition, Marks())
 
+    def forget(self, partition: TopicPartition) -> None:
+        """The history of a partition ended; nothing that is known about it counts."""
+        self._marks.pop(partition, None)
+
     def found(self, partition: TopicPartition, stored: Offset | None) -> None:
-        """What the log held when the partition was taken over: the floor of a rewind (Q4)."""
-        self._marks[partition] = Marks(floor=stored, stored=stored)
+        """What the log holds, read when the partition was taken over: the floor of a rewind (Q4)."""
+        marks = self[partition]
+        marks.stored, marks.in_doubt = stored, False
+        if not marks.seeks:
+            marks.floor = stored
 
     def delivered(self, partition: TopicPartition, offset: Offset) -> None:
         """A message, or everything up to it, was handed over."""
@@ -65,61 +90,73 @@ class Commits:
         """Everything handed over up to `offset` is finished."""
         self[partition].finished = offset
 
-    def sought(self, partition: TopicPartition) -> None:
-        """The position was set by hand: what was delivered and finished before does not count any more."""
+    def sought(self, partition: TopicPartition, position: Position) -> None:
+        """The position was set by hand: what was delivered, finished and stored before does not count any more."""
         marks = self[partition]
-        marks.delivered = marks.finished = None
-        marks.sought = True
+        marks.delivered = marks.finished = marks.explicit = None
+        marks.floor = offset_before(position)
+        marks.seeks += 1
 
     def asked(self, partition: TopicPartition, offset: Offset) -> Store | None:
-        """The user stores `offset`: what to send, None when it changes nothing (C52)."""
+        """The user stores `offset`: what to send, None when it changes nothing at the log (C52)."""
         marks = self[partition]
-        if not moves(marks.stored, offset, lower=marks.sought):
-            return None
-        return Store(partition, offset, marks.sought)
+        if marks.in_doubt or moves(marks.stored, offset, lower=marks.sought):
+            return Store(partition, offset, marks.sought, explicit=True, seeks=marks.seeks)
+        marks.given(offset)
+        marks.followed = marks.seeks
+        return None
 
-    def accepted(self, store: Store, now_stored: Offset | None, *, explicit: bool) -> None:
-        """The log answered a store; a failed one leaves everything as it was (C53)."""
+    def deleted(self, partition: TopicPartition) -> Store:
+        """The user deletes the stored offset: what to send (C55)."""
+        return Store(partition, None, lower=True, explicit=True, seeks=self[partition].seeks)
+
+    def due(self, partition: TopicPartition) -> Store | None:
+        """What the mode stores now, None when it is stored already (C41, C51)."""
+        marks = self[partition]
+        mark = {"disabled": None, "finished": marks.finished, "interval": marks.delivered}[self._mode]
+        offset = None if mark is None else _highest((mark, marks.explicit))
+        if offset is None or not (marks.in_doubt or moves(marks.stored, offset, lower=marks.sought)):
+            return None
+        return Store(partition, offset, marks.sought, seeks=marks.seeks)
+
+    def final(self, partition: TopicPartition) -> Store | None:
+        """What the end stores: up or down to the last finished message (C34, C62 as overruled); None: it is there."""
+        marks = self[partition]
+        target = self._rest(marks)
+        if self._mode == "disabled" or (target == marks.stored and not marks.in_doubt):
+            return None
+        is_lower = marks.stored is not None and (target is None or target < marks.stored)
+        return Store(partition, target, is_lower or marks.in_doubt or marks.sought, seeks=marks.seeks)
+
+    def accepted(self, store: Store, now_stored: Offset | None) -> None:
+        """The log answered a store with what it holds now. A refused one changes nothing here (C53)."""
         marks = self[store.partition]
-        marks.stored = now_stored
-        marks.sought = False
-        marks.automatic = marks.automatic or not explicit
-        if explicit and store.offset is not None:
-            higher = marks.explicit is None or store.lower or store.offset > marks.explicit
-            marks.explicit = store.offset if higher else marks.explicit
-        if explicit and store.offset is None:
+        marks.stored, marks.in_doubt = now_stored, False
+        marks.followed = max(marks.followed, store.seeks)
+        if store.offset is None and store.explicit:
             marks.explicit = marks.floor = None
+        self._count(marks, store)
 
-    def due(self) -> Iterator[Store]:
-        """What the mode stores now, newest per partition (C41, C51)."""
-        for partition, marks in list(self._marks.items()):
-            offset = self._wanted(marks)
-            if offset is not None and moves(marks.stored, offset, lower=marks.sought):
-                yield Store(partition, offset, marks.sought)
+    def lost(self, store: Store) -> None:
+        """Nobody knows what became of a store."""
+        marks = self[store.partition]
+        marks.in_doubt = True
+        self._count(marks, store)
 
-    def final(self, partitions: Iterable[TopicPartition]) -> Iterator[Store]:
-        """What the end stores: up or down to the last finished message, in every automatic mode (C34, C62 as overruled)."""
-        if self._mode == "disabled":
-            return
-        for partition in partitions:
-            marks = self._marks.get(partition)
-            if marks is None:
-                continue
-            target = self._rest(marks)
-            if target != marks.stored and (marks.automatic or target is not None):
-                down = marks.stored is not None and (target is None or target < marks.stored)
-                yield Store(partition, target, lower=down)
+    @staticmethod
+    def _count(marks: Marks, store: Store) -> None:
+        """What the user gave is finished, whether or not the log has it; unless he went elsewhere meanwhile."""
+        if store.explicit and store.offset is not None and store.seeks == marks.seeks:
+            marks.given(store.offset)
 
-    def _wanted(self, marks: Marks) -> Offset | None:
-        if self._mode == "disabled":
-            return None
-        return marks.finished if self._mode == "finished" else marks.delivered
-
-    def _rest(self, marks: Marks) -> Offset | None:
-        """Where the stored offset belongs when nothing more will be finished."""
-        if marks.sought and marks.finished is None:
+    @staticmethod
+    def _rest(marks: Marks) -> Offset | None:
+        """Where the stored offset belongs when nothing more will be finished; after a mere seek where it was."""
+        done = _highest((marks.finished, marks.explicit))
+        if done is None and marks.sought:
             return marks.stored
-        marks_found = [mark for mark in (marks.finished, marks.explicit) if mark is not None]
-        if not marks.sought and marks.floor is not None:
-            marks_found.append(marks.floor)
-        return max(marks_found, default=None)
+        return _highest((done, marks.floor))
+
+
+def _highest(offsets: Iterable[Offset | None]) -> Offset | None:
+    return max((offset for offset in offsets if offset is not None), default=None)

@@ -1,4 +1,4 @@
-"""Where a run of records is cut into batches (P8, P9, P14 as overruled): by count and by bytes, a larger record alone."""
+"""Where records are cut into batches (P8, P9, P14 as overruled): by count and by bytes, a larger record alone."""
 
 from __future__ import annotations
 

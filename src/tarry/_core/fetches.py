@@ -1,9 +1,9 @@
 """What is read ahead, and what is fetched next (C35, Q19, Q20; K23, K73).
 
 Fetched segments wait here, still encoded, under one bound in messages and one in bytes over all partitions together.
-Partitions are served in turn, one segment each, so that a busy one does not starve another; order within one is kept. A
-partition is *ready* while messages are known to be at the log, *flying* while a fetch names it, else *idle*: somebody has to
-watch it.
+Partitions are served in turn, one segment each, so that a busy one does not starve another; order within one is kept.
+A partition is *ready* while messages are known to be at the log, *flying* while a fetch names it, else *idle*: somebody
+has to watch it.
 
 Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
 """
@@ -24,8 +24,8 @@ RUN_OVERHEAD = 64
 class Demand:
     """A `poll` that waits: what satisfies it, and until when.
 
-    `asked` becomes True when the log has answered a request that reached to the end of the wait; then what was fetched is
-    all there is. `over` ends the wait.
+    `asked` becomes True when the log has answered a request that reached to the end of the wait; then what was fetched
+    is all there is. `over` ends the wait.
     """
 
     count: int
@@ -75,16 +75,12 @@ class Fetches:
         """A fetch is out, or could be started: more is on its way."""
         return bool(self._flying or self._ready)
 
-    def is_ready(self, partition: TopicPartition) -> bool:
-        """Messages are known to be at the log."""
-        return partition in self._ready
-
     def idle(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Those about which nothing is known and nothing is asked: they have to be watched (C73)."""
         return [partition for partition in partitions if partition not in self._ready and partition not in self._flying]
 
     def plan(self, targets_max: int = 1000) -> Plan | None:
-        """The next immediate fetch, longest unserved partition first; None when nothing is ready, one is out, or no room."""
+        """The next immediate fetch, longest unserved partition first; None: nothing ready, one is out, or no room."""
         if self._flying or not self._ready:
             return None
         count, size = self._room()
@@ -170,7 +166,10 @@ class Fetches:
         return max(demand.min_count - self.messages, 1), max(demand.max_bytes - self.size, 1)
 
     def gather(self, count: int, max_bytes: int) -> list[Segment]:
-        """Take at most `count` messages and `max_bytes` bytes, partitions in turn; a first larger record comes alone (C108)."""
+        """Take at most `count` messages and `max_bytes` bytes, partitions in turn; a larger first record alone (C108).
+
+        What does not fit any more is the first thing of the next call.
+        """
         taken: list[Segment] = []
         seen: set[TopicPartition] = set()
         while count > 0:
@@ -180,10 +179,11 @@ class Fetches:
             partition = segment.origin.partition
             room = max_bytes - (0 if partition in seen else RUN_OVERHEAD)
             head, rest = cut(segment, count, room, at_least=0 if taken else 1)
+            if head is None:
+                self.put_first(segment)
+                break
             if rest is not None:
                 self._put_back(rest)
-            if head is None:
-                break
             taken.append(head)
             seen.add(partition)
             count -= head.count
@@ -211,7 +211,7 @@ def cut(segment: Segment, count: int, size: int, *, at_least: int) -> tuple[Segm
     for run in segment.runs:
         fit = 0 if rest else min(max(run.fit(max(size, 0)), at_least), count, run.count)
         if fit:
-            first, run = run.split(fit)  # noqa: PLW2901  # the rest of the run goes on below
+            first, run = run.split(fit)
             head.append(first)
             count -= fit
             size -= first.size

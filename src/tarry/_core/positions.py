@@ -1,9 +1,9 @@
 """Where each owned partition is read, and what of it was handed over (C26-C34, C38, C39).
 
-Every partition has its own position (K79). A start rule is consulted only while there is none (C27); afterwards fetches name
-an explicit position, also after a lost reply (C28). The `epoch` of a place moves whenever what was fetched before is void:
-seek (C33), new ownership, new history (C38 as overruled). Replies carry the epoch they were asked under and are discarded
-when it moved (C35).
+Every partition has its own position (K79). A start rule is consulted only while there is none (C27); afterwards fetches
+name an explicit position, also after a lost reply (C28). The `epoch` of a place moves whenever what was fetched before
+is void: seek (C33), new ownership, new history (C38 as overruled). Replies carry the epoch they were asked under and
+are discarded when it moved (C35).
 
 Not here: buffering (`fetches`), storing (`autocommit`).
 """
@@ -55,7 +55,7 @@ class Positions:
         return self._places.get(partition)
 
     def assign(self, owned: Mapping[TopicPartition, Ownership]) -> None:
-        """Take over an assignment: what left is dropped, what stayed under the same ownership keeps its place (C29, C32)."""
+        """Take over an assignment: what left is dropped, what stayed under the same ownership is kept (C29, C32)."""
         for partition in [partition for partition in self._places if partition not in owned]:
             del self._places[partition]
         for partition, ownership in owned.items():
@@ -86,13 +86,17 @@ class Positions:
         place = self._places[partition]
         self._places[partition] = Place(place.ownership, self._new_epoch(), history, position, position)
 
-    def fetched(self, partition: TopicPartition, epoch: int, end: Position) -> bool:
-        """A reply brought everything up to `end`; False when it is void and must be dropped (C35)."""
+    def fetched(self, partition: TopicPartition, epoch: int, end: Position) -> Position | None:
+        """A reply brought everything up to `end`; None when it is void and must be dropped (C35).
+
+        Returns:
+            From where on it is new: below that everything was fetched before and is not delivered again (C38).
+        """
         place = self._places.get(partition)
         if place is None or place.epoch != epoch or place.fetch_at is None:
-            return False
-        place.fetch_at = max(place.fetch_at, end)
-        return True
+            return None
+        new_from, place.fetch_at = place.fetch_at, max(place.fetch_at, end)
+        return new_from
 
     def handed(self, partition: TopicPartition, offset: Offset) -> None:
         """A message (or the last one of a batch) was handed to the application (C34)."""
@@ -100,13 +104,6 @@ class Positions:
         if place is not None:
             place.delivered = offset
             place.next = position_after(offset)
-
-    def skip_to(self, partition: TopicPartition, epoch: int) -> Position:
-        """Messages below this position were delivered before and are not delivered again (C38)."""
-        place = self._places.get(partition)
-        if place is None or place.epoch != epoch or place.delivered is None:
-            return Position(0)
-        return position_after(place.delivered)
 
     def _new_epoch(self) -> int:
         self._epochs += 1

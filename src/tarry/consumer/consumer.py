@@ -17,7 +17,7 @@ import anyio.lowlevel
 from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.fetches import Demand, Fetches, from_position
-from tarry._core.positions import Place, Positions
+from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
@@ -28,6 +28,7 @@ from tarry.errors import (
     ConfigError,
     ConfigTypeError,
     DataError,
+    FeatureUnavailable,
     NotReady,
     NotStarted,
     StaleAssignment,
@@ -37,6 +38,7 @@ from tarry.errors import (
 from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
+    HistoryId,
     Lag,
     Message,
     Offset,
@@ -51,7 +53,9 @@ from tarry.types import (
 )
 
 READER_LOOK_S = 0.02
-"""How often a shutdown looks whether the reading task has ended; trio has no callback for that."""
+"""How often a shutdown looks whether the reader has asked again or ended; trio has no callback for the latter."""
+STORE_S_MIN = 1.0
+"""Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
 
 
 class State(Enum):
@@ -81,11 +85,11 @@ class Reads:
 class Consumer:
     """Reads partitions of one or several topics, waiting at the log while there is nothing.
 
-    Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a time
-    (`ConcurrentRead`); offsets may be stored from any task.
+    Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a
+    time (`ConcurrentRead`); offsets may be stored from any task.
 
-    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), or when it
-    is given to `store_offset`. Order within a partition is kept; partitions are served in turn.
+    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), or when
+    it is given to `store_offset`. Order within a partition is kept; partitions are served in turn.
 
     Cancellation: a cancelled or timed-out read loses nothing, the same message comes with the next read (C24, K05); a
     cancelled store may still be applied.
@@ -129,8 +133,7 @@ class Consumer:
         self._session: abc.Session
         self._worker: Worker
         self._storing: Storing
-        self._storing_scope = anyio.CancelScope(shield=True)
-        # What is in the application's hands: the current list with its cursor and the last message out of it, or a batch.
+        # What the application has in hand: the current list with its cursor and the last message out of it, or a batch.
         self._cursor: Iterator[Message] = iter(())
         self._segment: Segment | None = None
         self._hand: Message | None = None
@@ -141,6 +144,7 @@ class Consumer:
         self._reading = False
         self._delivered_any = False
         self._arrival = anyio.Event()
+        self._hurry = anyio.Event()
         self._closed = anyio.Event()
         self._report = ShutdownReport({}, {}, {})
 
@@ -159,6 +163,7 @@ class Consumer:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
         try:
             self._session = await self._open_session(self._reads)
+            await self._check_size()
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
@@ -177,9 +182,10 @@ class Consumer:
             poll=self._poll,
             positions=self._positions,
             fetches=self._fetches,
-            found=self._commits.found,
-            named=self._reads.identity.name is not None,
+            find=self._storing.find if self._reads.identity.name is not None else None,
+            beside=self._storing.run,
             arrived=self._arrived,
+            renewed=self._renewed,
             instruments=self._instruments,
             random=self._random,
         )
@@ -187,8 +193,17 @@ class Consumer:
         self._current_task = current_task()
         self._opened(self)
         self._start_soon(self._worker.run)
-        self._start_soon(self._run_storing)
         return self
+
+    async def _check_size(self) -> None:
+        """One readiness wait names all partitions, for now."""
+        count = len(self._session.assignment.owned)
+        if count > abc.TARGETS_MAX:
+            await self._session.leave()
+            raise FeatureUnavailable(
+                f"{self._reads} would read {count} partitions; this release reads up to {abc.TARGETS_MAX} in one "
+                "consumer: share them out with partitions="
+            )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -199,8 +214,8 @@ class Consumer:
     async def shutdown(self) -> ShutdownReport:
         """Stop fetching, withdraw what is parked, wait for the message in hand, store the last word, leave.
 
-        Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends its
-        loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
+        Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
+        its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
@@ -208,59 +223,62 @@ class Consumer:
         """
         if self._state in (State.NEW, State.FAILED):
             return self._report
-        if self._state is not State.OPEN:
+        if self._state is State.OPEN:
+            self._state = State.DRAINING
+            self._note()
+            self._cursor = iter(())
+            self._arrived()
+            self._start_soon(self._close)  # not in this task, so that no cancel cuts it short
+        if self._reader is self._current_task():
+            self._hurry.set()
+        try:
             await self._closed.wait()
-            return self._report
-        self._state = State.DRAINING
-        self._note()
-        self._cursor = iter(())
-        self._arrived()
+        except anyio.get_cancelled_exc_class():
+            self._hurry.set()
+            with anyio.CancelScope(shield=True):
+                await self._closed.wait()
+            raise
+        return self._report
+
+    async def _close(self) -> None:
+        rewound: dict[TopicPartition, int] = {}
         try:
             await self._worker.stop()
             await self._wait_for_reader()
+            self._note()
+            rewound = await self._finish()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._finish()
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        return self._report
-
-    async def _finish(self) -> None:
-        self._note()
-        self._storing_scope.cancel()
-        rewound: dict[TopicPartition, int] = {}
-        with anyio.move_on_after(self._options.drain_timeout) as limit:
-            rewound = await self._storing.finish(list(self._positions))
-        with anyio.move_on_after(self._options.drain_timeout):
-            await self._leave()
-        if limit.cancelled_caught:
-            self._instruments.warn(
-                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored in time"
-            )
-        self._warn_nothing_stored()
-        committed = {partition: self._commits[partition].stored for partition in self._positions}
-        self._report = ShutdownReport(committed, rewound, self._unfinished())
-        self._state = State.CLOSED
-        self._left(self)
-        self._closed.set()
-        self._arrived()
-
-    async def _leave(self) -> None:
-        try:
-            await self._session.leave()
-        except TarryError as error:
-            self._instruments.emit("leave_failed", error=str(error))
+            committed = {partition: self._commits[partition].stored for partition in self._positions}
+            self._report = ShutdownReport(committed, rewound, self._unfinished())
+            self._state = State.CLOSED
+            self._left(self)
+            self._closed.set()
+            self._arrived()
 
     async def _wait_for_reader(self) -> None:
-        """Until the reader asks again or ends, at most `drain_timeout`."""
-        if self._reader is None or self._reader is self._current_task() or not self._in_hand():
-            return
+        """Until the reader asks again, ends, or shuts down itself; at most `drain_timeout`."""
         with anyio.move_on_after(self._options.drain_timeout):
-            while self._in_hand() and not ended(self._reader):
-                await anyio.sleep(READER_LOOK_S)
+            while self._in_hand() and not self._hurry.is_set() and not ended(self._reader):
+                with anyio.move_on_after(READER_LOOK_S):
+                    await self._hurry.wait()
 
-    async def _run_storing(self) -> None:
-        with self._storing_scope:
-            await self._storing.run()
+    async def _finish(self) -> dict[TopicPartition, int]:
+        """Store the last word and leave; by how many messages stored offsets were brought back."""
+        rewound: dict[TopicPartition, int] = {}
+        limit_s = max(self._options.drain_timeout, STORE_S_MIN)
+        with anyio.move_on_after(limit_s) as limit:
+            rewound = await self._storing.finish(list(self._positions))
+        if limit.cancelled_caught:
+            self._instruments.warn(
+                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored within {limit_s:g} s"
+            )
+        self._warn_nothing_stored()
+        with anyio.move_on_after(limit_s):
+            try:
+                await self._session.leave()
+            except TarryError as error:
+                self._instruments.emit("leave_failed", error=str(error))
+        return rewound
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -289,25 +307,27 @@ class Consumer:
         max_wait: float | None = None,
         max_bytes: int | None = None,
     ) -> Batch:
-        """Gather messages over all partitions: return at the first of `min_count` messages, `max_bytes` reached, `max_wait` over.
+        """Gather messages over all partitions, until there are `min_count`, or `max_bytes`, or `max_wait` is over.
 
-        Then with all that fits into `count` and `max_bytes`. What is not given comes from the consumer's `PollOptions`. The
-        batch says why it came (`reason`); an empty one is a normal answer (K89, K101). The call finishes what earlier read
-        calls handed out.
+        Then return all that fits into `count` and `max_bytes`. What is not given comes from the consumer's
+        `PollOptions`. The batch says why it came (`reason`); an empty one is a normal answer (K89, K101). The call
+        finishes what earlier read calls handed out.
 
         Cancellation: what was gathered stays with the consumer and comes with the next read.
         """
         options = self._poll_options(count, min_count, max_wait, max_bytes)
         if self._current_task() is not self._reader:
             self._claim()
-        self._settle_hand()
         if self._state is State.CLOSED:
-            raise NotStarted(f"{self._reads} is shut down; make a new one with client.consumer(...)")
+            raise self._ended()
+        self._settle_hand()
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )
         self._reading = True
         try:
+            if self._state is State.OPEN and not self._fetches.enough(demand):
+                self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
             return await self._gather(demand)
         finally:
@@ -316,18 +336,19 @@ class Consumer:
                 self._worker.demand(None)
 
     async def _gather(self, demand: Demand) -> Batch:
-        while not self._fetches.enough(demand) and not demand.over:
-            if self._state is not State.OPEN:
-                return Batch((), "drain", decode)
-            self._raise_pending()
-            if self._fetches.demand is not demand:
-                self._worker.demand(demand)
+        while self._state is State.OPEN:
+            self._worker.raise_pending()
+            if demand.over or self._fetches.enough(demand):
+                return self._cut(demand)
+            self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
-            demand.over = demand.over or limit.cancelled_caught
-        if self._state is not State.OPEN:
-            return Batch((), "drain", decode)
-        self._raise_pending()
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            if limit.cancelled_caught:
+                demand.over = True
+        return Batch((), "drain", decode)
+
+    def _cut(self, demand: Demand) -> Batch:
         segments = self._fetches.gather(demand.count, demand.max_bytes)
         for segment in segments:
             self._hand_out(segment)
@@ -344,7 +365,7 @@ class Consumer:
         self._delivered_any = True
 
     async def _refill(self) -> Message:
-        """The slow path of a read: finish the list, then take the next one; one real checkpoint each time (K16, K91)."""
+        """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
         self._settle_hand()
         self._reading = True
         try:
@@ -352,11 +373,13 @@ class Consumer:
             while True:
                 if self._state is not State.OPEN:
                     raise StopAsyncIteration
-                self._raise_pending()
+                self._worker.raise_pending()
                 segment = self._fetches.take()
                 if segment is not None:
                     break
+                self._worker.raise_dead_end()
                 await self._arrival.wait()
+                await anyio.lowlevel.checkpoint_if_cancelled()
         finally:
             self._reading = False
         self._load(segment)
@@ -391,6 +414,8 @@ class Consumer:
         for origin, (_, last) in self._batch.items():
             self._commits.finished(origin.partition, last)
         self._batch = {}
+        if self._state is State.DRAINING:
+            self._hurry.set()
 
     def _note(self) -> None:
         """Bring the marks up to what the cursor says."""
@@ -419,20 +444,15 @@ class Consumer:
         return left
 
     def _claim(self) -> None:
-        """Another task than before reads: only when the one before has ended, or neither reads nor holds a message (K97)."""
+        """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
         task = self._current_task()
         if self._reader is not None and not ended(self._reader) and (self._reading or self._in_hand()):
             raise ConcurrentRead(
-                f"{self._reads} is read by another task that {'waits for a message' if self._reading else 'still holds one'}; "
+                f"{self._reads} is read by another task, which "
+                f"{'waits for a message' if self._reading else 'still holds one'}; "
                 "let one task read and hand messages on, or open a consumer per task"
             )
         self._reader = task
-
-    def _raise_pending(self) -> None:
-        if self._worker.errors:
-            raise self._worker.errors.popleft()
-        if self._worker.failure is not None:
-            raise self._worker.failure
 
     def _arrived(self) -> None:
         """Everybody who waits looks again."""
@@ -451,7 +471,10 @@ class Consumer:
         if self._state in (State.NEW, State.FAILED):
             self._not_started()
         if self._state is State.CLOSED:
-            raise NotStarted(f"{self._reads} is shut down; make a new one with client.consumer(...)")
+            raise self._ended()
+
+    def _ended(self) -> NotStarted:
+        return NotStarted(f"{self._reads} is {self._state.value}; make a new one with client.consumer(...)")
 
     def _poll_options(self, count: Any, min_count: Any, max_wait: Any, max_bytes: Any) -> PollOptions:
         given = {"count": count, "min_count": min_count, "max_wait": max_wait, "max_bytes": max_bytes}
@@ -477,11 +500,14 @@ class Consumer:
         """
         self._check_started()
         self._check_named()
-        for partition, last in self._offsets_of(what, offset):
-            await self._storing.store(partition, last)
+        for partition, last, history in self._offsets_of(what, offset):
+            await self._storing.store(partition, last, history)
 
     async def delete_offset(self, partition: TopicPartition | int) -> None:
-        """Remove the stored offset, so that `Start.next()` begins anew (C55)."""
+        """Remove the stored offset, so that `Start.next()` begins anew (C55).
+
+        An automatic mode goes on storing what is finished after this, also at shutdown.
+        """
         self._check_started()
         self._check_named()
         await self._storing.delete(self._owned(partition))
@@ -492,19 +518,30 @@ class Consumer:
         What was fetched of it is void (C33). The message in hand counts neither as finished nor as unfinished any more.
         The next store may go below the stored offset (design 1.3).
 
+        Cancellation: nothing has moved.
+
         Args:
             to: a `Start`, or the offset of the message to read next.
         """
         self._check_started()
         owned = self._owned(partition)
-        start = self._filled(to if isinstance(to, Start) else Start.offset(to))
+        start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
+        if self._reads.identity.name is not None and self._positions[owned].next is None:
+            await self._storing.find(owned)  # nobody will, once there is a position
         resolved = await self._session.resolve(owned, start)
         self._note()
+        if self._positions[owned].history not in (None, resolved.history):
+            self._commits.forget(owned)
         self._drop_in_hand(owned)
         self._positions.seek(owned, resolved.position, resolved.history)
-        self._commits.sought(owned)
+        self._commits.sought(owned, resolved.position)
         self._worker.moved(owned)
         return resolved.position
+
+    def _renewed(self, partition: TopicPartition) -> None:
+        """What was known of a partition belongs to a topic that is gone."""
+        self._drop_in_hand(partition)
+        self._commits.forget(partition)
 
     def _drop_in_hand(self, partition: TopicPartition) -> None:
         if self._segment is not None and self._segment.origin.partition == partition:
@@ -514,25 +551,28 @@ class Consumer:
 
     def _offsets_of(
         self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None
-    ) -> list[tuple[TopicPartition, Offset]]:
+    ) -> list[tuple[TopicPartition, Offset, HistoryId | None]]:
         if isinstance(what, Message):
             self._check_origin(what.origin)
-            return [(what.origin.partition, what.offset)]
+            return [(what.origin.partition, what.offset, what.origin.history)]
         if isinstance(what, Batch):
             for segment in what.segments:
                 self._check_origin(segment.origin)
-            return [(partition, last) for partition, (_, last) in what.offsets.items()]
+            return [(segment.origin.partition, segment.last, segment.origin.history) for segment in what.segments]
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
-        return [(self._owned(what), Offset(offset))]
+        if offset < 0:
+            raise ConfigError(
+                f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored"
+            )
+        return [(self._owned(what), Offset(offset), None)]
 
-    def _check_origin(self, origin: Origin) -> Place:
+    def _check_origin(self, origin: Origin) -> None:
         place = self._positions.get(origin.partition)
-        if place is None or place.ownership != origin.ownership or place.history not in (None, origin.history):
+        if place is None or place.ownership != origin.ownership or place.history != origin.history:
             raise StaleAssignment(
                 f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
             )
-        return place
 
     def _check_named(self) -> None:
         if self._reads.identity.name is None:
@@ -548,7 +588,7 @@ class Consumer:
     @property
     def generation(self) -> int:
         """Counter of rebalances; constant without a group."""
-        return self._session.assignment.generation if self._state is not State.NEW else 0
+        return 0 if self._state in (State.NEW, State.FAILED) else self._session.assignment.generation
 
     def position(self, partition: TopicPartition | int) -> Position | None:
         """The next message to be delivered, None while it is not known; never waits (C25)."""
@@ -568,28 +608,34 @@ class Consumer:
         """Wait until every partition has a position.
 
         Raises:
-            NotReady: after `timeout` seconds, naming what is missing (K72).
+            NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
         """
         self._check_started()
-        with anyio.move_on_after(timeout):
-            while missing := self._missing():
-                if self._worker.failure is not None:
-                    raise self._worker.failure
+        with anyio.move_on_after(timeout) as limit:
+            while self._state is State.OPEN and self._is_hopeful():
                 await self._arrival.wait()
-        missing = self._missing()
-        if missing:
-            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)} after {timeout:g} s")
+        if self._state is not State.OPEN:
+            raise self._ended()
+        if self._worker.failure is not None:
+            self._worker.raise_pending()
+        if missing := self._missing():
+            after = f" after {timeout:g} s" if limit.cancelled_caught else ""
+            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)}{after}")
+
+    def _is_hopeful(self) -> bool:
+        """Some partition has no position, but will get one."""
+        unresolved = self._positions.unresolved()
+        return self._worker.failure is None and not self._worker.stopped.keys() >= set(unresolved)
 
     def _missing(self) -> list[str]:
         stopped = self._worker.stopped
-        unresolved = [
+        return [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
             for partition in self._positions.unresolved()
         ]
-        return unresolved
 
     async def lag(self) -> dict[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages: behind what was delivered, and behind what is stored."""
+        """How far each partition is behind its end, in messages, counted from what was delivered and what is stored."""
         self._check_started()
         self._note()
         found: dict[TopicPartition, Lag] = {}
@@ -607,6 +653,8 @@ class Consumer:
 
     def _owned(self, partition: TopicPartition | int) -> TopicPartition:
         """The partition meant: with one topic, a plain int names one of it."""
+        if self._state in (State.NEW, State.FAILED):
+            self._not_started()
         if isinstance(partition, int):
             topics = {owned.topic for owned in self._positions}
             if len(topics) != 1:
@@ -620,9 +668,6 @@ class Consumer:
             raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
         return partition
 
-    def _filled(self, start: Start) -> Start:
-        return fill_count(start, self._poll.count)
-
     def _warn_nothing_stored(self) -> None:
         """C98: without any store each start begins at the first message again."""
         stored = any(self._commits[partition].stored is not None for partition in self._positions)
@@ -635,8 +680,8 @@ class Consumer:
             self._instruments.warn(
                 "consumer",
                 "nothing_stored",
-                f"{self._reads}: messages were delivered but no offset was ever stored, so the next start begins at the "
-                "first message again; call store_offset, or pass name= and commit=AutoCommit.finished()",
+                f"{self._reads}: messages were delivered but no offset was ever stored, so the next start begins at "
+                "the first message again; call store_offset, or pass name= and commit=AutoCommit.finished()",
             )
 
 

@@ -1,6 +1,6 @@
 """Storing offsets: what the user asks for, what the mode does by itself, and the last word at shutdown.
 
-Which offset is stored is decided by `_core.autocommit`; here requests are sent, in order, off the delivery path (C51).
+Which offset is stored is decided by `_core.autocommit`; here requests are sent, off the delivery path (C51).
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import anyio
 from tarry import abc
 from tarry._core.autocommit import Commits, Store
 from tarry._core.positions import Positions
-from tarry.errors import TarryError
+from tarry.errors import StaleAssignment, TarryError
 from tarry.instruments import Instruments
-from tarry.types import UNFENCED, Offset, TopicPartition
+from tarry.types import HistoryId, Offset, TopicPartition
 
 
 class Storing:
-    """The offsets of one consumer on their way to the log. `note` brings the marks up to date before they are read."""
+    """The offsets of one consumer on their way to the log. `note` brings the marks up to date before they are read.
+
+    Requests go one at a time, and what each of them stores is decided when its turn has come: a later store never
+    overtakes an earlier one, and the last word knows the outcome of all before it.
+    """
 
     def __init__(
         self,
@@ -43,26 +47,22 @@ class Storing:
         while self._period is not None:
             await anyio.sleep(self._period)
             self._note()
-            for store in list(self._commits.due()):
-                try:
-                    await self._send(store, explicit=False)
-                except TarryError as error:
-                    self._instruments.warn(
-                        "consumer",
-                        "store_failed",
-                        f"{store.partition}: offset {store.offset} could not be stored ({error}); trying again in {self._period:g} s",
-                        partition=store.partition,
-                    )
+            for partition in list(self._positions):
+                await self._try(partition, self._commits.due, f"trying again in {self._period:g} s")
 
-    async def store(self, partition: TopicPartition, offset: Offset) -> None:
+    async def find(self, partition: TopicPartition) -> None:
+        """Read what is stored for a partition that was taken over (Q4)."""
+        async with self._lane:
+            self._commits.found(partition, await self._session.stored_offset(partition))
+
+    async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53)."""
-        store = self._commits.asked(partition, offset)
-        if store is not None:
-            await self._send(store, explicit=True)
+        if self._commits.asked(partition, offset) is not None:
+            await self._send(partition, lambda _: self._commits.asked(partition, offset), history)
 
     async def delete(self, partition: TopicPartition) -> None:
         """Remove the stored offset (C55)."""
-        await self._send(Store(partition, None, lower=True), explicit=True)
+        await self._send(partition, self._commits.deleted)
 
     async def finish(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The final stores of an automatic mode; by how many messages each was brought back, where it was.
@@ -70,33 +70,50 @@ class Storing:
         A store that fails is logged; the others go on (C67).
         """
         rewound: dict[TopicPartition, int] = {}
-        for store in list(self._commits.final(partitions)):
-            before = self._commits[store.partition].stored
-            try:
-                await self._send(store, explicit=False)
-            except TarryError as error:
-                self._instruments.warn(
-                    "consumer",
-                    "store_failed",
-                    f"{store.partition}: the final offset {store.offset} could not be stored: {error}",
-                    partition=store.partition,
-                )
-                continue
-            if store.lower and before is not None:
-                rewound[store.partition] = before - (-1 if store.offset is None else store.offset)
+        for partition in partitions:
+            before = self._commits[partition].stored
+            store = await self._try(partition, self._commits.final, "the next start begins where it was stored before")
+            if store is not None and before is not None:
+                back = before - (-1 if store.offset is None else store.offset)
+                rewound.update({partition: back} if back > 0 else {})
         return rewound
 
-    async def _send(self, store: Store, *, explicit: bool) -> None:
-        """One at a time, so that a later store never overtakes an earlier one."""
-        async with self._lane:
-            if explicit and store.offset is not None and self._commits.asked(store.partition, store.offset) is None:
-                return  # a higher one got through while this one waited for its turn
-            place = self._positions.get(store.partition)
-            stored = await self._session.store_offset(
-                store.partition,
-                store.offset,
-                ownership=place.ownership if place else UNFENCED,
-                history=place.history if place else None,
-                lower=store.lower,
+    async def _try(
+        self, partition: TopicPartition, decide: Callable[[TopicPartition], Store | None], consequence: str
+    ) -> Store | None:
+        """Store what the mode says; what was stored, None when that was nothing or it failed."""
+        try:
+            return await self._send(partition, decide)
+        except TarryError as error:
+            self._instruments.warn(
+                "consumer",
+                "store_failed",
+                f"{partition}: the offset could not be stored ({error}); {consequence}",
+                partition=partition,
             )
-            self._commits.accepted(store, stored, explicit=explicit)
+            return None
+
+    async def _send(
+        self,
+        partition: TopicPartition,
+        decide: Callable[[TopicPartition], Store | None],
+        history: HistoryId | None = None,
+    ) -> Store | None:
+        """Wait for the turn, decide, store. `history`: what the offset belongs to, where that is known."""
+        async with self._lane:
+            store = decide(partition)
+            if store is None:
+                return None
+            place = self._positions.get(partition)
+            if place is None or (history is not None and history != place.history):
+                raise StaleAssignment(f"{partition} is not held any more as it was; nothing was stored")
+            try:
+                stored = await self._session.store_offset(
+                    partition, store.offset, ownership=place.ownership, history=place.history, lower=store.lower
+                )
+            except BaseException as error:
+                if not (isinstance(error, TarryError) and error.applied == "no"):
+                    self._commits.lost(store)
+                raise
+            self._commits.accepted(store, stored)
+            return store

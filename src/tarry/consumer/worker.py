@@ -1,25 +1,25 @@
 """The loops that bring messages into the read-ahead: they resolve starts, watch idle partitions, fetch ready ones.
 
-Fetching belongs to these loops and never to a read call, so that a cancelled or timed-out read restarts nothing (C24). What
-is fetched next is decided by `_core.fetches`, where by `_core.positions`; here requests are sent and answers handed in.
+Fetching belongs to these loops and never to a read call, so that a cancelled or timed-out read restarts nothing (C24).
+What is fetched next is decided by `_core.fetches`, where by `_core.positions`; here requests are sent and answers taken
+in.
 
-Two loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends one
-immediate poll at a time for partitions that are ready, *watching* keeps one readiness wait over all idle ones (C72-C75).
-With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+Two loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
+one immediate poll at a time for partitions that are ready, *watching* keeps one readiness wait over all idle ones
+(C72-C75). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
-import anyio.abc
 
 from tarry import abc
 from tarry._core.backoff import Backoff
-from tarry._core.fetches import Demand, Fetches, from_position, pieces
+from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
@@ -30,12 +30,16 @@ from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, Top
 LOG_WAIT_MAX = 30.0
 """Longest wait of one request at the log; longer ones are asked again with what is left (C5, C8)."""
 EARLY = 0.9
-"""An empty answer before this share of its wait is followed by a pause, so that nobody spins (K41)."""
+"""An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
+REFUSALS_MAX = 6
+"""So many refusals in a row, about three seconds, are retried in silence; the next one is the reader's error (C91)."""
+HEAD_START_S = 0.1
+"""How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """The deferred request that is out: what it names, for whom, and how to end it. A replaced one is told by identity (C78)."""
+    """A deferred request that is out: what it names, for whom, how to end it. Replaced ones are told by identity."""
 
     partitions: frozenset[TopicPartition]
     demand: Demand | None
@@ -43,7 +47,14 @@ class Wait:
 
 
 class Worker:
-    """The loops of one consumer. `arrived` is called whenever a reader should look again."""
+    """The loops of one consumer.
+
+    Args:
+        find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        beside: one more loop that lives and dies with these.
+        arrived: called whenever a reader should look again.
+        renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
+    """
 
     def __init__(
         self,
@@ -53,9 +64,10 @@ class Worker:
         poll: PollOptions,
         positions: Positions,
         fetches: Fetches,
-        found: Callable[[TopicPartition, Offset | None], None],
-        named: bool,
+        find: Callable[[TopicPartition], Awaitable[None]] | None,
+        beside: Callable[[], Coroutine[Any, Any, None]],
         arrived: Callable[[], None],
+        renewed: Callable[[TopicPartition], None],
         instruments: Instruments,
         random: Callable[[], float],
     ) -> None:
@@ -64,33 +76,38 @@ class Worker:
         self._poll = poll
         self._positions = positions
         self._fetches = fetches
-        self._found = found
-        self._named = named
+        self._find = find
+        self._beside = beside
         self._arrived = arrived
+        self._renewed = renewed
         self._instruments = instruments
         self._random = random
         self._kicks: dict[str, anyio.Event] = {}
         self._scope = anyio.CancelScope(shield=True)
+        self._first_round = anyio.Event()
         self._finished = anyio.Event()
         self._wait: Wait | None = None
         self._direct: Wait | None = None
         self._gaps: dict[TopicPartition, Position] = {}
-        self.errors: deque[TarryError] = deque()
+        self._errors: dict[TopicPartition | None, TarryError] = {}
         self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
 
     # ------------------------------------------------------------------------------------------- control
 
     async def run(self) -> None:
-        """Run until `stop`. An error that no rule covers ends the reader with `ConsumerFailed`, never in silence (K07)."""
+        """Run until `stop`. An error that no rule covers becomes the reader's `ConsumerFailed`, never silence (K07)."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._beside)
                     tasks.start_soon(self._resolving)
+                    with anyio.move_on_after(HEAD_START_S):
+                        await self._first_round.wait()
                     tasks.start_soon(self._fetching)
                     tasks.start_soon(self._watching)
         except Exception as error:  # noqa: BLE001  # it becomes the reader's error
-            cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+            cause = _cause(error)
             self.failure = ConsumerFailed(f"an internal task of this consumer died: {cause!r}; open a new consumer")
             self.failure.__cause__ = cause
         finally:
@@ -98,10 +115,9 @@ class Worker:
             self._arrived()
 
     async def stop(self) -> None:
-        """Begin nothing more and withdraw what is parked; when this returns nothing is out. Shielded from cancellation."""
+        """Begin nothing more and withdraw what is parked; when this returns nothing is out."""
         self._scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._finished.wait()
+        await self._finished.wait()
 
     def kick(self) -> None:
         """Something changed: every loop looks again, and waits that no longer fit are replaced."""
@@ -128,6 +144,18 @@ class Worker:
         self.stopped[partition] = error
         self._void(partition)
 
+    def raise_pending(self) -> None:
+        """Raise what the reader has to know: each error once, the end of these loops every time."""
+        for key in list(self._errors):
+            raise self._errors.pop(key).with_traceback(None)
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+
+    def raise_dead_end(self) -> None:
+        """Where every partition is stopped nothing will ever come: say so each time instead of waiting (C91)."""
+        if self.stopped and all(partition in self.stopped for partition in self._positions):
+            raise next(iter(self.stopped.values())).with_traceback(None)
+
     def _void(self, partition: TopicPartition) -> None:
         self._fetches.void(partition)
         self._withdraw()
@@ -144,38 +172,52 @@ class Worker:
         event = self._kicks[who] = anyio.Event()
         await event.wait()
 
+    async def _pause(self, who: str, seconds: float) -> None:
+        """Ask for nothing for a while; but a `poll` that comes, goes or ends must not wait for that."""
+        demand, now = self._fetches.demand, anyio.current_time()
+        until = now + seconds
+        if demand is not None and demand.deadline > now:
+            until = min(until, demand.deadline)
+        while anyio.current_time() < until and self._fetches.demand is demand:
+            with anyio.CancelScope(deadline=until):
+                await self._kicked(who)
+
     # ------------------------------------------------------------------------------------------- resolving
 
     async def _resolving(self) -> None:
         backoff = Backoff(random=self._random)
         while True:
-            todo = [partition for partition in self._positions.unresolved() if partition not in self.stopped]
-            if not todo:
-                await self._kicked("resolving")
-                continue
-            try:
-                for partition in todo:
-                    await self._resolve(partition)
-            except TarryError as error:
-                await self._refused(error, todo[:1], backoff)
-            else:
+            refusals = [await self._resolve(partition) for partition in self._unresolved()]
+            self._first_round.set()
+            refusal = next((refusal for refusal in refusals if refusal is not None), None)
+            if refusal is not None:
+                self._report_refusal(refusal, backoff)
+                await anyio.sleep(backoff.next())
+            elif refusals:
                 backoff.reset()
+            else:
+                await self._kicked("resolving")
 
-    async def _resolve(self, partition: TopicPartition) -> None:
-        """Ask once where a partition starts, and what is stored for it (C26, C27, Q4)."""
+    def _unresolved(self) -> list[TopicPartition]:
+        return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
+
+    async def _resolve(self, partition: TopicPartition) -> TarryError | None:
+        """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
         place = self._positions[partition]
         try:
-            if self._named:
-                stored = await self._session.stored_offset(partition)
-                if place.next is None:
-                    self._found(partition, stored)
+            if self._find is not None:
+                await self._find(partition)
             resolved = await self._session.resolve(partition, self._start)
         except (TopicNotFound, DataError) as error:
-            self._stop_partition(partition, error)
-            return
-        if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
-            self.kick()
-            self._arrived()
+            if self._positions.get(partition) is place:
+                self._stop_partition(partition, error)
+        except TarryError as error:
+            return error
+        else:
+            if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
+                self.kick()
+                self._arrived()
+        return None
 
     # ------------------------------------------------------------------------------------------- fetching
 
@@ -191,7 +233,8 @@ class Worker:
                 await self._kicked("fetching")
                 continue
             targets = self._targets(plan.partitions)
-            await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes)
+            if await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes) is None:
+                await self._pause("fetching", backoff.next())
 
     def _alone(self) -> bool:
         """There is just one partition, and it has a position (C84)."""
@@ -199,39 +242,29 @@ class Worker:
 
     async def _fetch_alone(self, backoff: Backoff, pacing: Backoff) -> None:
         """One deferred poll for the only partition; replaced when a demand changes what it should wait for."""
-        room = self._fetches.room()
-        demand = self._fetches.demand
+        room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
             await self._kicked("fetching")
             return
-        count, max_bytes = room
-        max_wait, min_count, last = self._terms(demand)
-        if demand is not None:
-            max_bytes = min(self._fetches.missing(demand)[1], max_bytes)
-        targets = self._targets(self._active())
-        began = anyio.current_time()
+        (count, max_bytes), targets = room, self._targets(self._active())
+        max_wait, min_count, missing = self._terms(demand)
         direct = self._direct = Wait(frozenset(target.partition for target in targets), demand)
-        brought: bool | None = None
+        brought, began = None, anyio.current_time()
         with direct.scope:
             brought = await self._fetch(
-                targets, backoff, count=count, max_bytes=max_bytes, min_count=min(min_count, count), max_wait=max_wait
+                targets,
+                backoff,
+                count=count,
+                max_bytes=min(max_bytes, missing or max_bytes),
+                min_count=min(min_count, count),
+                max_wait=max_wait,
             )
         self._direct = None
         if direct.scope.cancelled_caught:
-            self._fetches.landed([target.partition for target in targets])
             return
-        self._answered(demand, last)
-        await self._pace(pacing, demand, early=brought is False and anyio.current_time() < began + max_wait * EARLY)
-
-    async def _pace(self, pacing: Backoff, demand: Demand | None, *, early: bool) -> None:
-        """A log that answers empty ahead of time is not asked again at once (K41)."""
-        if not early:
-            pacing.reset()
-            return
-        delay = pacing.next()
-        if demand is not None:
-            delay = min(delay, max(demand.deadline - anyio.current_time(), 0.0))
-        await anyio.sleep(delay)
+        self._answered(demand)
+        spacing = backoff.next() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
+        await self._pause("fetching", spacing)
 
     async def _fetch(
         self,
@@ -246,6 +279,8 @@ class Worker:
         """Send one poll and take in its reply; whether it brought anything, None when it was refused."""
         partitions = [target.partition for target in targets]
         epochs = [self._positions[partition].epoch for partition in partitions]
+        refusal: TarryError | None = None
+        reply = abc.PollReply(())
         self._fetches.started(partitions)
         try:
             leader = await self._session.route(partitions[0])
@@ -253,19 +288,20 @@ class Worker:
                 leader, targets, count=count, max_bytes=max_bytes, min_count=min_count, max_wait=max_wait
             )
         except TarryError as error:
+            refusal = error
+        finally:
             self._fetches.landed(partitions)
-            await self._refused(error, partitions, backoff)
+        if refusal is not None:
+            await self._fetch_refused(refusal, partitions, epochs, backoff)
             return None
         backoff.reset()
-        self._fetches.landed(partitions)
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
-        brought = any(target.runs for target in reply.targets)
         self._settle()
         self.kick()
         self._arrived()
-        return brought
+        return any(target.runs for target in reply.targets)
 
     def _take(self, reply: abc.TargetReply, epoch: int) -> None:
         """Buffer what one target brought, unless it is void (C35, C38, Q10)."""
@@ -278,16 +314,17 @@ class Worker:
             return
         if reply.asked < reply.position:
             self._report_gap(reply)
-        if not self._positions.fetched(partition, epoch, reply.next):
+        new_from = self._positions.fetched(partition, epoch, reply.next)
+        if new_from is None:
             return
         head = Offset(-1) if reply.head is None else reply.head
         if reply.runs:
-            self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), epoch)
+            self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
 
-    def _buffer(self, segment: Segment, epoch: int) -> None:
-        fresh = from_position(segment, self._positions.skip_to(segment.origin.partition, epoch))
+    def _buffer(self, segment: Segment, new_from: Position) -> None:
+        fresh = from_position(segment, new_from)
         for piece in pieces(fresh, DECODE_BYTES) if fresh is not None else ():
             self._fetches.put(piece)
 
@@ -299,7 +336,9 @@ class Worker:
             partition=partition,
             old_history=old,
         )
+        self._gaps.pop(partition, None)
         self._fetches.void(partition)
+        self._renewed(partition)
         self._positions.reset(partition)
 
     def _report_gap(self, reply: abc.TargetReply) -> None:
@@ -323,54 +362,60 @@ class Worker:
         backoff = Backoff(random=self._random)
         pacing = Backoff()
         while True:
-            idle = self._idle()
-            demand = self._fetches.demand
-            if not self._active() and demand is not None:
+            idle, demand = self._idle(), self._fetches.demand
+            if demand is not None and not self._active():
                 await self._sit_out(demand)
             elif not idle or self._alone() or (demand is not None and demand.asked):
                 await self._kicked("watching")
             else:
-                await self._watch(idle[: abc.TARGETS_MAX], demand, backoff, pacing)
+                await self._watch(idle, demand, backoff, pacing)
 
     async def _sit_out(self, demand: Demand) -> None:
         """Nothing can be asked for (no partition has a position): a poll still ends when its wait does."""
         with anyio.CancelScope(deadline=demand.deadline):
             await self._kicked("watching")
-        if anyio.current_time() >= demand.deadline and not self._active():
-            demand.asked = True
-            self._settle()
+        if not self._active():
+            self._answered(demand)
+        if demand.over:
             await self._kicked("watching")
 
     async def _watch(
         self, idle: Sequence[TopicPartition], demand: Demand | None, backoff: Backoff, pacing: Backoff
     ) -> None:
         """One readiness wait over all idle partitions; a cancel goes out before its replacement (C79)."""
-        max_wait, min_count, last = self._terms(demand)
-        min_bytes = None if demand is None else self._fetches.missing(demand)[1]
+        max_wait, min_count, missing = self._terms(demand)
         wait = self._wait = Wait(frozenset(idle), demand)
+        ready: Sequence[abc.Ready] = ()
+        refusal: TarryError | None = None
         began = anyio.current_time()
-        ready: Sequence[abc.Ready] | None = None
-        error: TarryError | None = None
         with wait.scope:
             try:
                 leader = await self._session.route(idle[0])
                 ready = await self._session.wait_ready(
-                    leader, self._targets(idle), min_count=min_count, min_bytes=min_bytes, max_wait=max_wait
+                    leader,
+                    self._targets(idle),
+                    min_count=min_count,
+                    min_bytes=missing and max(missing - RUN_OVERHEAD, 1),
+                    max_wait=max_wait,
                 )
-            except TarryError as refusal:
-                error = refusal
+            except TarryError as error:
+                refusal = error
         self._wait = None
-        if error is not None:
-            await self._refused(error, idle, backoff)
-        if ready is None:
-            return  # replaced: whatever it might have said does not count (C78)
-        backoff.reset()
-        for item in ready:
-            if item.partition in self._positions:
+        if wait.scope.cancel_called:
+            return  # replaced: whatever it may have said does not count (C78)
+        if refusal is None:
+            backoff.reset()
+            for item in ready:
                 self._fetches.ready(item.partition)
-        self._answered(demand, last)
+        elif isinstance(refusal, (TopicNotFound, DataError)):
+            for partition in idle:
+                self._fetches.ready(partition)  # fetching finds out which of them it is
+        else:
+            self._report_refusal(refusal, backoff)
+        self._answered(demand)
         self.kick()
-        await self._pace(pacing, demand, early=not ready and anyio.current_time() < began + max_wait * EARLY)
+        spacing = backoff.next() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
+        await self._pause("watching", spacing)
 
     def _fits(self, wait: Wait) -> bool:
         """Whether a running wait still watches everybody it should, for the demand there is (C73)."""
@@ -397,16 +442,16 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- demand
 
-    def _terms(self, demand: Demand | None) -> tuple[float, int, bool]:
-        """Wait and message count to ask the log for, and whether that wait reaches to the end of the demand (C8)."""
+    def _terms(self, demand: Demand | None) -> tuple[float, int, int | None]:
+        """Wait, messages and bytes to ask the log for: what is left of a demand (C8), else what the options say."""
         if demand is None:
-            return min(self._poll.max_wait or LOG_WAIT_MAX, LOG_WAIT_MAX), self._poll.min_count, False
+            return min(self._poll.max_wait or LOG_WAIT_MAX, LOG_WAIT_MAX), self._poll.min_count, None
         left = max(demand.deadline - anyio.current_time(), 0.0)
-        return min(left, LOG_WAIT_MAX), self._fetches.missing(demand)[0], left <= LOG_WAIT_MAX
+        return min(left, LOG_WAIT_MAX), *self._fetches.missing(demand)
 
-    def _answered(self, demand: Demand | None, last: bool) -> None:
-        """The log has answered a request made for `demand`; after the end of its wait nothing more will come."""
-        if demand is not None and last and anyio.current_time() >= demand.deadline:
+    def _answered(self, demand: Demand | None) -> None:
+        """The log has answered or refused a request for `demand`; behind the end of its wait that was the last one."""
+        if demand is not None and anyio.current_time() >= demand.deadline:
             demand.asked = True
         self._settle()
 
@@ -419,42 +464,59 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- refusals
 
-    async def _refused(self, error: TarryError, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
-        """Stop what cannot work, back off from what may; the application sees both (C23, C91)."""
-        if isinstance(error, (TopicNotFound, DataError)):
-            await self._find_culprit(error, partitions)
-            return
+    async def _fetch_refused(
+        self, error: TarryError, partitions: Sequence[TopicPartition], epochs: Sequence[int], backoff: Backoff
+    ) -> None:
+        """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
+        if not isinstance(error, (TopicNotFound, DataError)):
+            for partition in partitions:
+                self._fetches.drained(partition)
+            self._report_refusal(error, backoff)
+            self.kick()
+        elif len(partitions) > 1:
+            await self._fetch_singly(partitions, backoff)
+        elif self._positions[partitions[0]].epoch == epochs[0]:
+            self._stop_partition(partitions[0], error)
+
+    async def _fetch_singly(self, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
+        """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one."""
+        for partition in partitions:
+            self._fetches.ready(partition)
+        for partition in partitions:
+            room = self._fetches.room()
+            if room is not None and partition in self._active():
+                await self._fetch(self._targets([partition]), backoff, count=room[0], max_bytes=room[1])
+
+    def _report_refusal(self, error: TarryError, backoff: Backoff) -> None:
+        """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted."""
         if backoff.attempts == 0:
             self._instruments.emit("refused", error=str(error))
-        if error.retry != "back off" or backoff.attempts >= 6:  # noqa: PLR2004  # about the request timeout (C91)
-            self.errors.append(error)
-            self._arrived()
-        for partition in partitions:
-            self._fetches.drained(partition)
-        await anyio.sleep(backoff.next())
-        self.kick()
-
-    async def _find_culprit(self, error: TarryError, partitions: Sequence[TopicPartition]) -> None:
-        """A request over several partitions was refused for one of them: ask for each alone, stop the one that is wrong."""
-        if len(partitions) == 1:
-            self._stop_partition(partitions[0], error)
-            return
-        for partition in partitions:
-            place = self._positions.get(partition)
-            if place is None or place.fetch_at is None:
-                continue
-            try:
-                target = self._targets([partition])
-                leader = await self._session.route(partition)
-                await self._session.poll(leader, target, count=1, max_bytes=1)
-            except (TopicNotFound, DataError) as refusal:
-                self._stop_partition(partition, refusal)
+        if error.retry != "back off" or backoff.attempts >= REFUSALS_MAX:
+            self._errors[None] = error
+        self._settle()
+        self._arrived()
 
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
-        self.stopped[partition] = error
+        self.stopped[partition] = self._errors[partition] = error
         self._fetches.drained(partition)
         self._withdraw()
-        self.errors.append(error)
         self._instruments.emit("partition_stopped", partition=partition, error=str(error))
+        self._settle()
         self.kick()
         self._arrived()
+
+
+def _spacing(pacing: Backoff, began: float, max_wait: float, *, brought: bool) -> float:
+    """How long to wait before asking again: no time, unless the log keeps answering empty ahead of time (K41)."""
+    elapsed, spacing = anyio.current_time() - began, pacing.next()
+    if brought or elapsed >= min(spacing, max_wait * EARLY):
+        pacing.reset()
+        return 0.0
+    return spacing - elapsed
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first real error of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return error  # pyright: ignore[reportUnknownVariableType]

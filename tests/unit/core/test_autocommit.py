@@ -1,0 +1,267 @@
+"""Which offset is stored: by the user, by the modes while running, at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tarry._core.autocommit import Commits, Mode, Store
+from tarry.types import Offset, Position, TopicPartition
+from tests.marks import rule
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AUTOMATIC: list[Mode] = ["finished", "interval"]
+
+
+def commits(mode: Mode = "disabled", *, stored: int | None = None) -> Commits:
+    machine = Commits(mode)
+    machine.found(P0, None if stored is None else Offset(stored))
+    return machine
+
+
+def deliver(machine: Commits, last: int, *, finished: int | None = None) -> None:
+    """Hand over everything up to `last`; what is finished trails by one unless said otherwise."""
+    machine.delivered(P0, Offset(last))
+    done = last - 1 if finished is None else finished
+    if done >= 0:
+        machine.finished(P0, Offset(done))
+
+
+def send(machine: Commits, store: Store | None) -> tuple[int | None, bool] | None:
+    """Carry a store out as a log does; what was sent: offset, and whether it may lower."""
+    if store is None:
+        return None
+    held = machine[store.partition].stored
+    down = store.offset is None or held is None or store.lower or store.offset > held
+    machine.accepted(store, store.offset if down else held)
+    return store.offset, store.lower
+
+
+class TestWhatTheUserStores:
+    @rule("C52", "K85")
+    def test_lower_and_equal_offsets_are_not_even_sent(self) -> None:
+        machine = commits()
+        assert send(machine, machine.asked(P0, Offset(9))) == (9, False)
+        assert machine.asked(P0, Offset(4)) is None
+        assert machine.asked(P0, Offset(7)) is None
+        assert machine.asked(P0, Offset(9)) is None
+        assert machine[P0].stored == 9
+
+    @rule("C52")
+    def test_offset_0_is_an_offset_like_any_other(self) -> None:
+        machine = commits()
+        assert send(machine, machine.asked(P0, Offset(0))) == (0, False)
+        assert machine.asked(P0, Offset(0)) is None
+
+    @rule("C52")
+    def test_after_a_seek_the_first_store_may_go_down_and_only_that_one(self) -> None:
+        machine = commits(stored=9)
+        machine.sought(P0, Position(2))
+        assert send(machine, machine.asked(P0, Offset(5))) == (5, True)
+        assert machine.asked(P0, Offset(3)) is None
+        assert machine[P0].stored == 5
+
+    @rule("C52")
+    def test_a_store_that_was_made_before_the_seek_does_not_use_it_up(self) -> None:
+        machine = commits(stored=3)
+        before = machine.asked(P0, Offset(9))
+        assert before is not None
+        machine.sought(P0, Position(2))
+        machine.accepted(before, Offset(9))
+        assert send(machine, machine.asked(P0, Offset(2))) == (2, True)
+
+    @rule("C53")
+    def test_a_refused_store_changes_nothing(self) -> None:
+        machine = commits(stored=3)
+        assert machine.asked(P0, Offset(9)) is not None  # sent, and refused
+        assert machine[P0].stored == 3
+        assert machine[P0].explicit is None
+        assert machine.asked(P0, Offset(5)) is not None
+
+    def test_after_a_lost_answer_every_store_is_sent(self) -> None:
+        machine = commits(stored=3)
+        lost = machine.asked(P0, Offset(9))
+        assert lost is not None
+        machine.lost(lost)
+        again = machine.asked(P0, Offset(2))
+        assert again is not None
+        machine.accepted(again, Offset(9))  # what the log answers is what counts
+        assert machine.asked(P0, Offset(2)) is None
+
+    @rule("C55")
+    def test_delete_forgets_what_was_stored(self) -> None:
+        machine = commits(stored=3)
+        send(machine, machine.asked(P0, Offset(9)))
+        assert send(machine, machine.deleted(P0)) == (None, True)
+        assert machine[P0].stored is None
+        assert send(machine, machine.asked(P0, Offset(1))) == (1, False)
+
+
+class TestWhatTheModesStore:
+    @rule("C40", "K43")
+    def test_disabled_stores_nothing_by_itself(self) -> None:
+        machine = commits("disabled", stored=3)
+        deliver(machine, 20)
+        send(machine, machine.asked(P0, Offset(4)))
+        assert machine.due(P0) is None
+        assert machine.final(P0) is None
+
+    @rule("C41")
+    def test_interval_stores_what_was_delivered(self) -> None:
+        machine = commits("interval")
+        assert machine.due(P0) is None
+        deliver(machine, 7)
+        assert send(machine, machine.due(P0)) == (7, False)
+        assert machine.due(P0) is None
+        deliver(machine, 8)
+        assert send(machine, machine.due(P0)) == (8, False)
+
+    def test_finished_stores_what_is_finished(self) -> None:
+        machine = commits("finished")
+        machine.delivered(P0, Offset(0))
+        assert machine.due(P0) is None
+        deliver(machine, 7)
+        assert send(machine, machine.due(P0)) == (6, False)
+        assert machine.due(P0) is None
+
+    @rule("C51")
+    def test_only_the_newest_offset_is_stored(self) -> None:
+        machine = commits("finished")
+        for last in range(1, 50):
+            deliver(machine, last)
+        assert send(machine, machine.due(P0)) == (48, False)
+
+    @rule("C53")
+    def test_a_failed_automatic_store_is_due_again(self) -> None:
+        machine = commits("interval")
+        deliver(machine, 7)
+        assert machine.due(P0) is not None
+        assert machine.due(P0) is not None
+
+    @rule("C41")
+    def test_a_mode_never_lowers_what_is_stored(self) -> None:
+        machine = commits("interval", stored=50)
+        deliver(machine, 7)  # read from the first message on purpose
+        assert machine.due(P0) is None
+        assert machine.final(P0) is None
+
+    def test_what_the_user_stored_ahead_stays(self) -> None:
+        machine = commits("finished")
+        deliver(machine, 7)
+        send(machine, machine.asked(P0, Offset(40)))
+        assert machine.due(P0) is None
+        assert machine.final(P0) is None
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("mode", AUTOMATIC)
+    @rule("C34", "K03")
+    def test_it_brings_the_stored_offset_to_the_last_finished_message(self, mode: Mode) -> None:
+        machine = commits(mode)
+        deliver(machine, 9, finished=4)
+        send(machine, machine.due(P0))
+        send(machine, machine.final(P0))
+        assert machine[P0].stored == 4
+        assert machine.final(P0) is None
+
+    @rule("C34")
+    def test_it_rewinds_to_nothing_where_nothing_is_finished(self) -> None:
+        machine = commits("interval")
+        machine.delivered(P0, Offset(0))
+        assert send(machine, machine.due(P0)) == (0, False)
+        assert send(machine, machine.final(P0)) == (None, True)
+
+    @rule("C34")
+    def test_it_rewinds_no_further_than_the_run_began(self) -> None:
+        machine = commits("interval", stored=3)
+        machine.delivered(P0, Offset(4))
+        assert send(machine, machine.due(P0)) == (4, False)
+        assert send(machine, machine.final(P0)) == (3, True)
+
+    @rule("C34")
+    def test_what_the_user_gave_is_never_rewound(self) -> None:
+        machine = commits("interval")
+        machine.delivered(P0, Offset(9))
+        send(machine, machine.due(P0))
+        assert machine.asked(P0, Offset(5)) is None  # the mode has stored more already; yet 5 is finished now
+        assert send(machine, machine.final(P0)) == (5, True)
+
+    @pytest.mark.parametrize("mode", AUTOMATIC)
+    def test_a_store_whose_answer_was_lost_is_put_right(self, mode: Mode) -> None:
+        machine = commits(mode)
+        deliver(machine, 9)
+        lost = machine.due(P0)
+        assert lost is not None
+        machine.lost(lost)  # the log may hold it: the end must be able to go down from there
+        machine.finished(P0, Offset(4))
+        assert send(machine, machine.final(P0)) == (4, True)
+
+    def test_what_the_user_gave_counts_though_its_answer_was_lost(self) -> None:
+        machine = commits("finished")
+        deliver(machine, 4)
+        lost = machine.asked(P0, Offset(9))
+        assert lost is not None
+        machine.lost(lost)
+        assert send(machine, machine.final(P0)) == (9, True)
+
+    @pytest.mark.parametrize("mode", AUTOMATIC)
+    def test_a_seek_alone_moves_nothing(self, mode: Mode) -> None:
+        machine = commits(mode, stored=3)
+        deliver(machine, 9)
+        send(machine, machine.due(P0))
+        kept = machine[P0].stored
+        machine.sought(P0, Position(100))
+        assert machine.final(P0) is None
+        assert machine[P0].stored == kept
+
+    @pytest.mark.parametrize("mode", AUTOMATIC)
+    @pytest.mark.parametrize("stores_meanwhile", [True, False])
+    def test_after_a_seek_back_what_is_finished_there_counts(self, mode: Mode, stores_meanwhile: bool) -> None:
+        machine = commits(mode, stored=50)
+        send(machine, machine.asked(P0, Offset(60)))
+        machine.sought(P0, Position(2))
+        deliver(machine, 7)
+        if stores_meanwhile:
+            send(machine, machine.due(P0))
+        send(machine, machine.final(P0))
+        assert machine[P0].stored == 6  # neither the floor nor the explicit store of before
+
+    def test_after_a_seek_nothing_finished_rewinds_to_the_place_sought(self) -> None:
+        machine = commits("interval", stored=50)
+        machine.sought(P0, Position(2))
+        machine.delivered(P0, Offset(2))
+        assert send(machine, machine.due(P0)) == (2, True)
+        assert send(machine, machine.final(P0)) == (1, True)
+
+    def test_a_seek_before_anything_was_read_of_the_stored_offset_is_kept(self) -> None:
+        machine = Commits("finished")
+        machine.sought(P0, Position(2))
+        machine.found(P0, Offset(50))
+        assert machine.final(P0) is None
+        machine.finished(P0, Offset(2))
+        assert send(machine, machine.final(P0)) == (2, True)
+
+    def test_partitions_are_independent(self) -> None:
+        machine = commits("finished")
+        machine.found(P1, Offset(7))
+        deliver(machine, 5)
+        assert machine.final(P1) is None
+        assert send(machine, machine.final(P0)) == (4, False)
+        assert machine[P1].stored == 7
+
+    def test_nothing_is_known_of_a_new_history(self) -> None:
+        machine = commits("finished", stored=50)
+        deliver(machine, 60)
+        machine.forget(P0)
+        assert machine.due(P0) is None
+        assert machine.final(P0) is None
+
+
+@pytest.mark.parametrize("decide", [Commits.due, Commits.final])
+def test_nothing_is_stored_of_a_partition_that_delivered_nothing(
+    decide: Callable[[Commits, TopicPartition], Store | None],
+) -> None:
+    for mode in AUTOMATIC:
+        assert decide(Commits(mode), P0) is None
+        assert decide(commits(mode, stored=4), P0) is None

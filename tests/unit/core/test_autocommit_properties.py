@@ -1,0 +1,175 @@
+"""Stores against a naive model: a log that really holds an offset, and the history of what happened."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tarry._core.autocommit import Commits, Mode, Store
+from tarry.types import Offset, Position, TopicPartition
+from tests.marks import rule as proves
+
+PARTITION = TopicPartition("t", 0)
+OFFSET = st.integers(min_value=0, max_value=15)
+Fate = Literal["accepted", "refused", "lost", "lost but applied"]
+FATE: st.SearchStrategy[Fate] = st.sampled_from(["accepted", "accepted", "refused", "lost", "lost but applied"])
+
+
+@dataclass
+class Run:
+    """What happened since the consumer began, or since the last seek.
+
+    `base`: the position at which it began, None for the very beginning of the consumer; `confirmed`: what the log said
+    last. `answered`: a store made in this run was answered. `given`: all that the user stored himself.
+    """
+
+    base: int | None
+    delivered: int | None = None
+    finished: int | None = None
+    answered: bool = False
+    given: list[int] = field(default_factory=list[int])
+
+
+class CommitsMachine(RuleBasedStateMachine):
+    """One partition, one mode, one log; each store is accepted, refused, or lost with or without effect."""
+
+    @initialize(mode=st.sampled_from(["disabled", "finished", "interval"]), held=st.none() | OFFSET)
+    def begin(self, mode: Mode, held: int | None) -> None:
+        self.commits = Commits(mode)
+        self.mode = mode
+        self.held = held  # what the log holds
+        self.confirmed = held
+        self.floor = held
+        self.in_doubt = False
+        self.run = Run(None)
+        self.next = 0
+        self.commits.found(PARTITION, None if held is None else Offset(held))
+
+    # ---- reading
+
+    @rule(count=st.integers(1, 4))
+    def deliver(self, count: int) -> None:
+        """The next read: what was handed out before is finished by it."""
+        if self.run.delivered is not None:
+            self.finish()
+        self.next += count
+        self.run.delivered = self.next - 1
+        self.commits.delivered(PARTITION, Offset(self.next - 1))
+
+    @rule()
+    def finish(self) -> None:
+        if self.run.delivered is not None:
+            self.run.finished = self.run.delivered
+            self.commits.finished(PARTITION, Offset(self.run.delivered))
+
+    @rule(position=OFFSET)
+    def seek(self, position: int) -> None:
+        self.commits.sought(PARTITION, Position(position))
+        self.next = position
+        self.run = Run(position)
+
+    # ---- storing
+
+    def apply(self, store: Store) -> None:
+        """What the log does with a store."""
+        if store.offset is None or self.held is None or store.lower or store.offset > self.held:
+            self.held = store.offset
+
+    def send(self, store: Store, fate: Fate) -> None:
+        if fate in {"accepted", "lost but applied"}:
+            self.apply(store)
+        if fate == "accepted":
+            self.confirmed, self.in_doubt, self.run.answered = self.held, False, True
+            self.commits.accepted(store, None if self.held is None else Offset(self.held))
+        elif fate != "refused":
+            self.in_doubt = True
+            self.commits.lost(store)
+
+    @rule(offset=OFFSET, fate=FATE)
+    def user_stores(self, offset: int, fate: Fate) -> None:
+        before = self.held
+        is_first_after_seek = self.run.base is not None and not self.run.answered
+        is_needed = (
+            self.confirmed is None or offset > self.confirmed or (is_first_after_seek and offset < self.confirmed)
+        )
+        store = self.commits.asked(PARTITION, Offset(offset))
+        if store is None:
+            assert not is_needed
+            assert not self.in_doubt
+            self.run.answered = True
+            self.run.given.append(offset)
+            return
+        assert is_needed or self.in_doubt
+        assert store.lower == is_first_after_seek
+        marks = deepcopy(self.commits[PARTITION])
+        self.send(store, fate)
+        if fate == "refused":
+            assert self.commits[PARTITION] == marks
+        else:
+            self.run.given.append(offset)
+        if not is_first_after_seek:
+            assert before is None or (self.held is not None and self.held >= before)
+
+    @rule(fate=FATE)
+    def user_deletes(self, fate: Fate) -> None:
+        self.send(self.commits.deleted(PARTITION), fate)
+        if fate == "accepted":
+            assert self.held is None
+            self.run.given = []
+            self.floor = None
+            self.run.base = 0 if self.run.base is not None else None
+
+    @rule(fate=FATE)
+    def period_is_over(self, fate: Fate) -> None:
+        store = self.commits.due(PARTITION)
+        mark = {"disabled": None, "finished": self.run.finished, "interval": self.run.delivered}[self.mode]
+        if store is None:
+            is_sought = self.run.base is not None and not self.run.answered
+            newest = None if mark is None else max([mark, *self.run.given])
+            assert newest is None or self.mode == "disabled" or not self.in_doubt
+            assert newest is None or self.confirmed is not None
+            assert newest is None or (self.confirmed or 0) >= newest
+            assert not is_sought or newest is None or newest == self.confirmed
+            return
+        assert store.offset == max([mark if mark is not None else -1, *self.run.given])  # the newest alone
+        before, is_first_after_seek = self.held, self.run.base is not None and not self.run.answered
+        assert store.lower == is_first_after_seek
+        self.send(store, fate)
+        if not is_first_after_seek:
+            assert before is None or (self.held is not None and self.held >= before)
+
+    # ---- the end
+
+    def rest(self) -> int | None:
+        """Where the next consumer has to begin, minus one: behind all that is finished, and nothing else."""
+        done = [offset for offset in (self.run.finished, *self.run.given) if offset is not None]
+        if self.run.base is None:
+            return max([*done, *([] if self.floor is None else [self.floor])], default=None)
+        if not done and not self.run.answered:
+            return self.confirmed  # a mere seek
+        return max([*done, *([self.run.base - 1] if self.run.base else [])], default=None)
+
+    @invariant()
+    def the_end_would_leave_the_last_finished_offset(self) -> None:
+        """Whenever it comes."""
+        if not hasattr(self, "commits"):
+            return
+        commits, held = deepcopy(self.commits), self.held
+        store = commits.final(PARTITION)
+        if self.mode == "disabled":
+            assert store is None
+            return
+        if store is not None:
+            self.apply(store)
+            commits.accepted(store, None if self.held is None else Offset(self.held))
+        assert self.held == self.rest()
+        self.held = held
+
+
+@proves("I7", "C52", "C53")
+def test_stored_offsets_follow_the_model() -> None:
+    run_state_machine_as_test(CommitsMachine)

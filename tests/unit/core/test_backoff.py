@@ -1,0 +1,43 @@
+"""Back-off: doubling, cap, jitter, reset, a hint as the minimum. C92 as far as one client needs it now."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarry._core.backoff import Backoff
+
+
+def test_delays_double_up_to_the_cap() -> None:
+    backoff = Backoff()
+    assert [backoff.next() for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+def test_a_success_starts_again() -> None:
+    backoff = Backoff(first_s=1.0, max_s=10.0)
+    assert [backoff.next() for _ in range(3)] == [1.0, 2.0, 4.0]
+    assert backoff.attempts == 3
+    backoff.reset()
+    assert backoff.attempts == 0
+    assert backoff.next() == 1.0
+
+
+def test_a_hint_of_the_other_side_is_the_minimum() -> None:
+    backoff = Backoff(random=lambda: 0.5)
+    assert backoff.next(at_least=3.0) == 3.0
+    assert backoff.next(at_least=0.01) == 0.05
+
+
+def test_a_hundred_thousand_refusals_do_not_overflow() -> None:
+    backoff = Backoff()
+    for _ in range(100_000):
+        backoff.next()
+    assert backoff.next() == 2.0
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1, exclude_max=True), min_size=1, max_size=20))
+def test_jitter_is_full_and_stays_below_the_ceiling(shares: list[float]) -> None:
+    chances = iter(shares)
+    backoff = Backoff(first_s=0.5, max_s=4.0, random=lambda: next(chances))
+    for attempt, share in enumerate(shares):
+        assert backoff.next() == min(0.5 * 2**attempt, 4.0) * share

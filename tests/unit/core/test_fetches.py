@@ -1,0 +1,250 @@
+"""The read-ahead: what is fetched next, what is handed out next, where it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tarry._wire.batch
+from tarry._core import fetches as module
+from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, cut, from_position, pieces
+from tarry._wire.batch import seal
+from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
+from tests.marks import rule
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+
+
+def segment(partition: TopicPartition, first: int, *runs: Sequence[int]) -> Segment:
+    """Consecutive messages from `first` on, one run per argument, each message with its size."""
+    made: list[Run] = []
+    for sizes in runs:
+        batch = seal([bytes(size) for size in sizes], [0] * len(sizes))
+        made.append(Run(Offset(first), batch, 0, batch.count))
+        first += len(sizes)
+    return Segment(Origin(partition, Offset(99)), tuple(made))
+
+
+def fetches(
+    *,
+    count: int = 10,
+    max_bytes: int = 1000,
+    messages_max: int = 20,
+    bytes_max: int = 10_000,
+    demand: Demand | None = None,
+) -> Fetches:
+    machine = Fetches(count=count, max_bytes=max_bytes, messages_max=messages_max, bytes_max=bytes_max)
+    machine.demand = demand
+    return machine
+
+
+def spans(segments: Sequence[Segment]) -> list[tuple[int, int, int]]:
+    return [(part.origin.partition.partition, part.first, part.last) for part in segments]
+
+
+def taken(machine: Fetches) -> list[tuple[int, int, int]]:
+    found: list[Segment] = []
+    while (part := machine.take()) is not None:
+        found.append(part)
+    return spans(found)
+
+
+@rule("C7")
+def test_the_overhead_is_that_of_the_wire() -> None:
+    assert module.RUN_OVERHEAD == tarry._wire.batch.RUN_OVERHEAD
+
+
+class TestWhatIsFetched:
+    def test_nothing_is_fetched_while_nothing_is_known_to_be_there(self) -> None:
+        machine = fetches()
+        assert machine.plan() is None
+        machine.ready(P1)
+        machine.ready(P0)
+        machine.drained(P1)
+        plan = machine.plan()
+        assert plan is not None
+        assert plan.partitions == (P0,)
+
+    def test_one_fetch_at_a_time(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.ready(P1)
+        machine.started([P0])
+        assert machine.plan() is None
+        assert machine.room() is None
+        assert machine.idle([P0, P1, P2]) == [P2]
+        machine.landed([P0])
+        assert machine.plan() is not None
+        assert machine.idle([P0, P1, P2]) == [P0, P2]
+
+    def test_who_waits_longest_is_served_first(self) -> None:
+        machine = fetches()
+        for partition in (P2, P0, P1, P2):
+            machine.ready(partition)
+        plan = machine.plan(targets_max=2)
+        assert plan is not None
+        assert plan.partitions == (P2, P0)
+        machine.started(plan.partitions)
+        machine.landed(plan.partitions)
+        machine.ready(P0)
+        plan = machine.plan(targets_max=2)
+        assert plan is not None
+        assert plan.partitions == (P1, P0)
+
+    def test_a_fetch_never_brings_more_than_there_is_room_for(self) -> None:
+        machine = fetches(count=10, max_bytes=1000, messages_max=14, bytes_max=1900)
+        machine.ready(P0)
+        machine.put(segment(P0, 0, [100] * 9))
+        plan = machine.plan()
+        assert plan is not None
+        assert (plan.count, plan.max_bytes) == (5, 1000)
+        machine.put(segment(P1, 0, [500]))
+        assert machine.plan() is None  # room for 4 messages or 500 bytes is not worth a request ...
+        machine.take()
+        plan = machine.plan()
+        assert plan is not None  # ... but for 13 it is
+        assert (plan.count, plan.max_bytes) == (10, 1000)
+
+    def test_an_empty_read_ahead_always_has_room(self) -> None:
+        machine = fetches(count=10, messages_max=1, max_bytes=1000, bytes_max=1)
+        machine.ready(P0)
+        plan = machine.plan()
+        assert plan is not None
+        assert (plan.count, plan.max_bytes) == (1, 1)
+
+    def test_a_waiting_poll_raises_the_bounds_to_what_it_asks_for(self) -> None:
+        machine = fetches(messages_max=10, bytes_max=1000)
+        machine.ready(P0)
+        machine.put(segment(P0, 0, [100] * 10))
+        assert machine.plan() is None
+        machine.demand = Demand(count=13, min_count=13, max_bytes=5000, deadline=0.0)
+        plan = machine.plan()
+        assert plan is not None
+        assert (plan.count, plan.max_bytes) == (3, 1000)
+        assert machine.missing(machine.demand) == (3, 4000)
+
+    def test_what_is_void_is_neither_known_nor_kept(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.put(segment(P0, 0, [10, 10]))
+        machine.put(segment(P1, 0, [10]))
+        machine.void(P0)
+        machine.void(P2)
+        assert (machine.messages, machine.size) == (1, 10)
+        assert machine.plan() is None
+        assert taken(machine) == [(1, 0, 0)]
+
+    def test_it_is_busy_while_something_may_still_come(self) -> None:
+        machine = fetches()
+        seen = [machine.busy]
+        machine.ready(P0)
+        seen.append(machine.busy)
+        machine.started([P0])
+        seen.append(machine.busy)
+        machine.landed([P0])
+        seen.append(machine.busy)
+        assert seen == [False, True, True, False]
+
+
+class TestWhatIsHandedOut:
+    def test_partitions_take_turns_segment_by_segment(self) -> None:
+        machine = fetches()
+        for first in (0, 2, 4):
+            machine.put(segment(P0, first, [10, 10]))
+        machine.put(segment(P1, 0, [10]))
+        machine.put(segment(P1, 1, [10]))
+        assert taken(machine) == [(0, 0, 1), (1, 0, 0), (0, 2, 3), (1, 1, 1), (0, 4, 5)]
+        assert (machine.messages, machine.size) == (0, 0)
+
+    def test_what_is_given_back_comes_next(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [10, 10]))
+        machine.put(segment(P0, 2, [10]))
+        machine.put(segment(P1, 0, [10]))
+        first = machine.take()
+        assert first is not None
+        rest = from_position(first, Position(1))
+        assert rest is not None
+        machine.put_first(rest)
+        assert (machine.messages, machine.size) == (3, 30)
+        assert taken(machine) == [(0, 1, 1), (1, 0, 0), (0, 2, 2)]
+
+    def test_a_poll_takes_exactly_what_fits(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [100, 100], [100, 100]))
+        machine.put(segment(P1, 0, [100, 100, 100]))
+        parts = machine.gather(count=100, max_bytes=2 * RUN_OVERHEAD + 600)
+        assert spans(parts) == [(0, 0, 3), (1, 0, 1)]
+        assert spans(machine.gather(count=100, max_bytes=10_000)) == [(1, 2, 2)]
+
+    def test_a_poll_takes_at_most_its_count(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [1, 1, 1]))
+        machine.put(segment(P1, 0, [1, 1, 1]))
+        assert spans(machine.gather(count=4, max_bytes=1000)) == [(0, 0, 2), (1, 0, 0)]
+        assert spans(machine.gather(count=4, max_bytes=1000)) == [(1, 1, 2)]
+        assert machine.gather(count=4, max_bytes=1000) == []
+
+    def test_a_partition_pays_its_overhead_once(self) -> None:
+        machine = fetches()
+        for first in range(3):
+            machine.put(segment(P0, first, [100]))
+        assert spans(machine.gather(count=9, max_bytes=RUN_OVERHEAD + 300)) == [(0, 0, 0), (0, 1, 1), (0, 2, 2)]
+
+    @rule("C108", "K22")
+    def test_a_larger_first_message_comes_alone_and_does_not_starve(self) -> None:
+        machine = fetches()
+        machine.put(segment(P1, 0, [100, 100]))
+        machine.put(segment(P0, 0, [5000, 100]))
+        machine.put(segment(P1, 2, [100]))
+        assert spans(machine.gather(count=9, max_bytes=1000)) == [(1, 0, 1)]
+        assert spans(machine.gather(count=9, max_bytes=1000)) == [(0, 0, 0)]  # it did not fit; now it is first, alone
+        assert spans(machine.gather(count=9, max_bytes=1000)) == [(1, 2, 2), (0, 1, 1)]
+
+    @rule("K89")
+    def test_a_poll_is_satisfied_by_messages_or_by_bytes(self) -> None:
+        machine = fetches()
+        demand = Demand(count=100, min_count=3, max_bytes=RUN_OVERHEAD + 500, deadline=0.0)
+        assert not machine.enough(demand)
+        machine.put(segment(P0, 0, [100, 100]))
+        assert not machine.enough(demand)
+        machine.put(segment(P0, 2, [100]))
+        assert machine.enough(demand)  # by messages
+        machine.take()
+        machine.put(segment(P0, 3, [400]))
+        assert machine.messages == 2
+        assert machine.enough(demand)  # by bytes
+
+
+class TestCutting:
+    def test_a_segment_is_cut_across_its_runs(self) -> None:
+        whole = segment(P0, 5, [10, 10, 10], [10, 10])
+        head, rest = cut(whole, 4, 1000, at_least=0)
+        assert head is not None
+        assert rest is not None
+        assert (spans([head, rest]), len(head.runs), len(rest.runs)) == ([(0, 5, 8), (0, 9, 9)], 2, 1)
+        assert cut(whole, 100, 50, at_least=0) == (whole, None)
+        assert cut(whole, 100, 9, at_least=0) == (None, whole)
+        assert cut(whole, 0, 1000, at_least=0) == (None, whole)
+
+    def test_at_least_one_message_passes_whatever_its_size(self) -> None:
+        head, rest = cut(segment(P0, 5, [10, 10]), 4, -3, at_least=1)
+        assert head is not None
+        assert rest is not None
+        assert spans([head, rest]) == [(0, 5, 5), (0, 6, 6)]
+
+    @rule("C38")
+    def test_what_lies_in_front_of_a_position_is_left_out(self) -> None:
+        whole = segment(P0, 5, [10, 10, 10], [10, 10])
+        assert from_position(whole, Position(0)) is whole
+        assert from_position(whole, Position(5)) is whole
+        for position in range(6, 10):
+            part = from_position(whole, Position(position))
+            assert part is not None
+            assert (part.first, part.last, part.size) == (position, 9, 10 * (10 - position))
+        assert from_position(whole, Position(10)) is None
+
+    @rule("K91")
+    def test_pieces_are_fit_to_be_decoded_at_once(self) -> None:
+        whole = segment(P0, 0, [100] * 7, [900], [100] * 3)
+        parts = pieces(whole, 300)
+        assert spans(parts) == [(0, 0, 2), (0, 3, 5), (0, 6, 6), (0, 7, 7), (0, 8, 10)]
