@@ -58,11 +58,11 @@ def test_constraints_are_exact_and_name_no_place() -> None:
 
 @pytest.mark.slow
 def test_wheel_has_every_file_of_the_source(tmp_path: Path) -> None:
-    """Also those that are not Python: py.typed, brokers/local/schema.sql."""
+    """Also those that are not Python: py.typed, brokers/local/schema.sql, and the data of `tarry demo`."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     (wheel,) = tmp_path.glob("*.whl")
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = (path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert shipped == {path.relative_to(SOURCE).as_posix() for path in files}
+    assert shipped == {path.relative_to(SOURCE).as_posix() for path in files} | {"tarry/cli/seattle-weather.csv"}
     assert "tarry/py.typed" in shipped

@@ -15,6 +15,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def cpu_s() -> float:
+    """Seconds of processor time that this process has used, all threads together."""
+    return time.process_time()
+
+
 def random_share() -> float:
     """A random number in [0, 1), for jitter."""
     return random.random()
