@@ -1,17 +1,20 @@
 """Between two loops: post a call into a loop without waiting, and carry one answer back.
 
 Nothing here knows what is asked. A post never blocks behind a busy loop (design 5): `call_soon_threadsafe` on asyncio,
-`run_sync_soon` on trio.
+`run_sync_soon` on trio, once for all posts that the other loop has not seen yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
+import anyio.lowlevel
 
 from tarry.errors import LogUnavailable, TarryError
 
@@ -42,8 +45,50 @@ def loop_post() -> Post:
     if _backend() == "trio":
         import trio
 
-        return trio.lowlevel.current_trio_token().run_sync_soon
-    return asyncio.get_running_loop().call_soon_threadsafe
+        return _Mailbox(trio.lowlevel.current_trio_token().run_sync_soon, lambda: False)
+    loop = asyncio.get_running_loop()
+    return _Mailbox(loop.call_soon_threadsafe, loop.is_closed)
+
+
+class _Mailbox:
+    """A `Post` that wakes its loop once for everything posted until that loop looks: a wake-up costs a system call.
+
+    A poster notes its call first and looks at `_is_due` then, the loop does it the other way round: no call is left.
+    trio runs all that it took before it ends; asyncio may not, hence `is_gone`.
+    """
+
+    def __init__(self, post: Post, is_gone: Callable[[], bool]) -> None:
+        self._post = post
+        self._is_gone = is_gone
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_due = False
+
+    def __call__(self, function: Callable[..., object], *args: Any) -> None:
+        self._calls.append((function, args))
+        if not self._is_due or self._is_gone():
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_due = True
+        try:
+            self._post(self._run)
+        except RuntimeError:
+            self._is_due = False
+            raise
+
+    def _run(self) -> None:
+        """Run what is there, in order. The next turn gets what is posted meanwhile, and the rest when one raises."""
+        self._is_due = False
+        calls = self._calls
+        left = len(calls)
+        try:
+            while left:
+                left -= 1
+                function, args = calls.popleft()
+                function(*args)
+        finally:
+            if left:
+                self._wake()
 
 
 def loop_now() -> Callable[[], float]:
@@ -60,6 +105,42 @@ def inline(function: Callable[..., object], *args: Any) -> None:
     function(*args)
 
 
+class _Event(Protocol):
+    """One task waits, once; `set` wakes it."""
+
+    def set(self) -> object: ...
+
+    async def wait(self) -> object: ...
+
+
+class _Flag:
+    """An `_Event` of asyncio at a quarter of the price of anyio's, which may have many waiters."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    def set(self) -> None:
+        if not self._future.done():  # The waiter may have been cancelled.
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        if self._future.done():
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self._future
+
+
+def _event_maker() -> Callable[[], _Event]:
+    """Makes events of the loop that is running."""
+    if _backend() == "trio":
+        import trio
+
+        return trio.Event
+    return partial(_Flag, asyncio.get_running_loop())
+
+
 class Call(Generic[T]):
     """One request on its way, and its answer. Made by the asking task; answered once, on the answering loop.
 
@@ -69,9 +150,9 @@ class Call(Generic[T]):
 
     __slots__ = ("_answer", "_event", "_home")
 
-    def __init__(self, home: Post) -> None:
+    def __init__(self, home: Post, event: _Event | None = None) -> None:
         self._home = home
-        self._event = anyio.Event()
+        self._event = anyio.Event() if event is None else event
         self._answer: T | BaseException | None = None
 
     def reply(self, answer: T | BaseException) -> None:
@@ -107,6 +188,7 @@ class Port:
         self._there = there
         self._home = home
         self._cancel = cancel
+        self._new_event = _event_maker()
 
     async def ask(self, request: Callable[..., None], *args: Any) -> Any:
         """Post `request(call, *args)` and wait for the answer.
@@ -116,7 +198,7 @@ class Port:
         Raises:
             LogUnavailable: the answering loop is gone; nothing was asked.
         """
-        call: Call[Any] = Call(self._home)
+        call: Call[Any] = Call(self._home, self._new_event())
         try:
             self._there(_guarded, request, call, *args)
         except RuntimeError as error:

@@ -230,3 +230,84 @@ class TestLoops:
         loop_post()(lambda: seen.append(now()))
         await anyio.sleep(1)
         assert seen == [pytest.approx(100)]
+
+
+class TestPostsTogether:
+    @pytest.mark.anyio
+    async def test_a_loop_is_woken_once_for_all_it_has_not_seen(self):
+        done: list[int] = []
+        wake, wakes = loop_post(), list[object]()
+
+        def count_and_wake(run: Callable[[], None]) -> None:
+            wakes.append(run)
+            wake(run)
+
+        post = bridge._Mailbox(count_and_wake, lambda: False)
+        for turn in range(3):
+            for number in range(100):
+                post(done.append, 100 * turn + number)
+            while len(done) < 100 * (turn + 1):
+                await anyio.lowlevel.checkpoint()
+        assert done == list(range(300))
+        assert len(wakes) == 3
+
+    @pytest.mark.anyio
+    async def test_what_a_post_posts_is_for_the_next_turn(self):
+        done: list[str] = []
+        post = loop_post()
+
+        def first() -> None:
+            post(done.append, "third")
+            done.append("first")
+
+        post(first)
+        post(done.append, "second")
+        while len(done) < 3:
+            await anyio.lowlevel.checkpoint()
+        assert done == ["first", "second", "third"]
+
+    def test_one_that_raises_does_not_take_those_behind_it_along(self):
+        done, failures = list[int](), list[Any]()
+        with far_loop() as far:
+            far.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+            posts = asyncio.run_coroutine_threadsafe(_loop_post(), far)
+            post = posts.result(5)
+            held = threading.Event()
+            far.call_soon_threadsafe(held.wait)
+            for number in range(3):
+                post(done.append, number)
+                post(lambda: 1 / 0)
+            held.set()
+            ended = threading.Event()
+            post(ended.set)
+            assert ended.wait(5)
+        assert done == [0, 1, 2]
+        assert [type(failure) for failure in failures] == [ZeroDivisionError] * 3
+
+    def test_many_threads_lose_no_post(self):
+        done: list[int] = []
+        with far_loop() as far:
+            post = asyncio.run_coroutine_threadsafe(_loop_post(), far).result(5)
+            threads = [
+                threading.Thread(target=lambda: [post(done.append, number) for number in range(2000)]) for _ in "abcd"
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            ended = threading.Event()
+            post(ended.set)
+            assert ended.wait(5)
+        assert sorted(done) == sorted(list(range(2000)) * 4)
+
+    def test_a_loop_that_closed_before_it_looked_says_so(self):
+        loop = asyncio.new_event_loop()
+        post = loop.run_until_complete(_loop_post())
+        post(print, "never")
+        loop.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            post(print, "never")
+
+
+async def _loop_post() -> Post:
+    return loop_post()
