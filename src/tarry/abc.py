@@ -51,7 +51,7 @@ class Clock(Protocol):
 class Partitioner(Protocol):
     """Chooses the partition of a message; wins over everything else (P4)."""
 
-    def __call__(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
+    def __call__(self, key: bytes | None, value: bytes | None, partitions: int, /) -> int:
         """Return a number in `range(partitions)`."""
         ...
 
@@ -59,7 +59,7 @@ class Partitioner(Protocol):
 class Instrument(Protocol):
     """Receives one event at a time; must not block. See `instruments` for the events."""
 
-    def __call__(self, event: str, fields: Mapping[str, object]) -> None:
+    def __call__(self, event: str, fields: Mapping[str, object], /) -> None:
         """Take note of an event; an exception out of here is logged once and the instrument is dropped."""
         ...
 

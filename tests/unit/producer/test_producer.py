@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ from tests.marks import rule
 from tests.unit.consumer.rig import Rig, opened
 from tests.virtual import virtual
 
+
+def _last(_key: bytes | None, _value: bytes | None, count: int) -> int:
+    return count - 1
+
+
+def _below(_key: bytes | None, _value: bytes | None, count: int) -> int:
+    return -count
+
+
 LOST = OutcomeUnknown("the answer was lost")
 
 
@@ -44,7 +54,7 @@ async def _read(rig: Rig, topic: str = "t") -> list[tarry.Message]:
     return sorted(found, key=lambda message: (message.partition, message.offset))
 
 
-async def _until_empty(consumer: tarry.Consumer) -> Any:
+async def _until_empty(consumer: tarry.Consumer) -> AsyncIterator[tarry.Message]:
     while batch := await consumer.poll(max_wait=0, count=10_000):
         for message in batch:
             yield message
@@ -91,7 +101,7 @@ async def test_an_empty_send_does_nothing() -> None:
 async def test_who_chooses_the_partition() -> None:
     """A partitioner wins over everything, then the call's partition, then the key, then the next partition in turn."""
     async with opened(4) as rig:
-        async with rig.client.producer("t", partitioner=lambda key, value, count: count - 1) as producer:
+        async with rig.client.producer("t", partitioner=_last) as producer:
             assert (await producer.send(b"x", key=b"k", partition=0)).partition == 3
         async with rig.client.producer("t") as producer:
             assert (await producer.send(b"x", key=b"wu", partition=2)).partition == 2
@@ -110,8 +120,8 @@ async def test_a_partition_that_does_not_exist_is_refused() -> None:
             await producer.send(b"x", partition=2)
         with pytest.raises(ConfigTypeError, match="not an int"):
             await producer.send(b"x", partition="0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        with pytest.raises(ConfigError, match="the partitioner chose -1"):
-            async with rig.client.producer("t", partitioner=lambda *_: -1) as wrong:
+        with pytest.raises(ConfigError, match="the partitioner chose -2"):
+            async with rig.client.producer("t", partitioner=_below) as wrong:
                 await wrong.send(b"x")
         assert rig.broker.count("append") == 0
 
