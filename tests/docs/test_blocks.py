@@ -21,6 +21,7 @@ DRAWINGS = {"docs/concepts.md": 3, "docs/design.md": 2, "docs/guarantees.md": 4}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)  # A page starts up to a dozen programs, one after another; on a busy machine that takes time.
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_blocks_do_what_their_page_says(page: Path, tmp_path: Path):
     run_page(page, tmp_path)
