@@ -91,7 +91,10 @@ def run(work: Callable[[Stop], Awaitable[Result]], *, drains: bool = False) -> R
     Raises:
         typer.Exit: with 130 or 143, when the work was cut short.
     """
-    ended = anyio.run(_run, work, drains)
+    try:
+        ended = anyio.run(_run, work, drains)
+    except BrokenPipeError:  # Whoever reads stdout has enough. (typer would make it a 1.)
+        raise typer.Exit from None
     if isinstance(ended, _CutShort):
         print(f"tarry: cut short by {ended.by.name}", file=sys.stderr)
         raise typer.Exit(128 + ended.by)
