@@ -173,8 +173,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return EPOCH + timedelta(milliseconds=self.timestamp_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
+class RecordBatch(msgspec.Struct, frozen=True, gc=False):
     """Encoded records, back to back: the unit that is appended, stored and served (design 5.1).
 
     Args:
@@ -183,10 +182,13 @@ class RecordBatch:
         first_ms, max_ms: timestamp of the first record, and the highest one.
     """
 
-    ends: array[int] = field(repr=False)
-    records: bytes = field(repr=False)
+    ends: array[int]
+    records: bytes
     first_ms: int
     max_ms: int
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch of {self.count} records, {self.size} bytes>"
 
     @property
     def count(self) -> int:
@@ -203,8 +205,7 @@ class RecordBatch:
         return self.ends[index - 1] if index else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Consecutive records cut out of one batch without copying: records `lo` up to `hi` (exclusive).
 
     `base` is the offset of record `lo`.
@@ -347,8 +348,7 @@ class Batch(Sequence[Message]):
         return f"<Batch of {len(self)} ({self.reason}){': ' + parts if parts else ''}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where a message was appended, durable when it is handed out. `duplicate`: the log had it already."""
 
     topic: str

@@ -40,6 +40,8 @@ def encode_record(value: bytes | None, key: bytes | None, headers: Sequence[Head
 
 def seal(records: Sequence[bytes], timestamps: Sequence[int]) -> RecordBatch:
     """Make a batch out of encoded records and their timestamps (at least one)."""
+    if len(records) == 1:
+        return RecordBatch(array("I", (len(records[0]),)), records[0], timestamps[0], timestamps[0])
     ends = array("I")
     end = 0
     for record in records:

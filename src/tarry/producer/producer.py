@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self, cast
 
@@ -196,6 +195,8 @@ class Producer:
             )
         if message.partition is not None:
             return _check_partition(message.partition, count, "partition=")
+        if count == 1:
+            return 0
         if message.key is not None:
             return partition_of(message.key, count)
         self._turn = (self._turn + 1) % count
@@ -226,7 +227,10 @@ class Producer:
         )
         if len(messages) == 1:
             return [first]
-        return [replace(first, offset=Offset(first.offset + index)) for index in range(len(messages))]
+        return [
+            Receipt(first.topic, first.partition, Offset(first.offset + index), first.duplicate)
+            for index in range(len(messages))
+        ]
 
     def _stamp(self, partition: int) -> ProducerStamp:
         sequence = self._sequences.get(partition, 0)

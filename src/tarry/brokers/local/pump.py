@@ -856,14 +856,12 @@ class Pump:
         if self._failure is not None:
             done(_own(self._failure))
             return
-        answered: list[None] = []
-
-        def once(result: Any) -> None:
-            answered.append(None)
-            done(result)
-
-        ticket = self._store.submit(job, once)
-        if call is not None and not answered:
+        if call is None:
+            self._store.submit(job, done)
+            return
+        self._jobs[call] = None
+        ticket = self._store.submit(job, done)
+        if call in self._jobs:  # else it was answered at once
             self._jobs[call] = ticket
 
     def _answer(self, call: Reply | None, result: Any) -> None:
