@@ -23,7 +23,7 @@ from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pi
 from tarry._core.positions import Positions
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
-from tarry.errors import ConsumerFailed, DataError, TarryError, TopicNotFound
+from tarry.errors import ConsumerFailed, DataError, TarryError, TopicNotFound, UncertainError
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition
 
@@ -173,14 +173,15 @@ class Worker:
         await event.wait()
 
     async def _pause(self, who: str, seconds: float) -> None:
-        """Ask for nothing for a while; but a `poll` that comes, goes or ends must not wait for that."""
-        demand, now = self._fetches.demand, anyio.current_time()
-        until = now + seconds
-        if demand is not None and demand.deadline > now:
-            until = min(until, demand.deadline)
-        while anyio.current_time() < until and self._fetches.demand is demand:
-            with anyio.CancelScope(deadline=until):
+        """Ask for nothing for a while, but no longer than a `poll` may wait."""
+        until = anyio.current_time() + seconds
+        while anyio.current_time() < (end := self._no_later(until)):
+            with anyio.CancelScope(deadline=end):
                 await self._kicked(who)
+
+    def _no_later(self, until: float) -> float:
+        demand = self._fetches.demand
+        return until if demand is None else min(until, demand.deadline)
 
     # ------------------------------------------------------------------------------------------- resolving
 
@@ -292,7 +293,7 @@ class Worker:
         finally:
             self._fetches.landed(partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, partitions, epochs, backoff)
+            await self._fetch_refused(refusal, partitions, epochs, backoff, waited=max_wait > 0)
             return None
         backoff.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
@@ -407,7 +408,7 @@ class Worker:
             backoff.reset()
             for item in ready:
                 self._fetches.ready(item.partition)
-        elif isinstance(refusal, (TopicNotFound, DataError)):
+        elif isinstance(refusal, (TopicNotFound, DataError)) and backoff.attempts < REFUSALS_MAX:
             for partition in idle:
                 self._fetches.ready(partition)  # fetching finds out which of them it is
         else:
@@ -465,7 +466,13 @@ class Worker:
     # ------------------------------------------------------------------------------------------- refusals
 
     async def _fetch_refused(
-        self, error: TarryError, partitions: Sequence[TopicPartition], epochs: Sequence[int], backoff: Backoff
+        self,
+        error: TarryError,
+        partitions: Sequence[TopicPartition],
+        epochs: Sequence[int],
+        backoff: Backoff,
+        *,
+        waited: bool,
     ) -> None:
         """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
         if not isinstance(error, (TopicNotFound, DataError)):
@@ -473,13 +480,16 @@ class Worker:
                 self._fetches.drained(partition)
             self._report_refusal(error, backoff)
             self.kick()
-        elif len(partitions) > 1:
+        elif waited or len(partitions) > 1:
             await self._fetch_singly(partitions, backoff)
         elif self._positions[partitions[0]].epoch == epochs[0]:
             self._stop_partition(partitions[0], error)
 
     async def _fetch_singly(self, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
-        """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one."""
+        """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
+
+        A parked one ends when its topic is deleted; by now there may be a new topic of that name.
+        """
         for partition in partitions:
             self._fetches.ready(partition)
         for partition in partitions:
@@ -488,10 +498,14 @@ class Worker:
                 await self._fetch(self._targets([partition]), backoff, count=room[0], max_bytes=room[1])
 
     def _report_refusal(self, error: TarryError, backoff: Backoff) -> None:
-        """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted."""
+        """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
+
+        A read whose outcome is unknown has changed nothing, so it is simply made again (C94).
+        """
         if backoff.attempts == 0:
             self._instruments.emit("refused", error=str(error))
-        if error.retry != "back off" or backoff.attempts >= REFUSALS_MAX:
+        may_pass = error.retry == "back off" or isinstance(error, UncertainError)
+        if not may_pass or backoff.attempts >= REFUSALS_MAX:
             self._errors[None] = error
         self._settle()
         self._arrived()

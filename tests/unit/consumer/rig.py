@@ -24,6 +24,7 @@ from tarry.brokers.local.store_memory import MemoryStore
 from tarry.client import Client
 from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
+from tarry.errors import TarryError
 from tarry.testing import Call, CarryOut, Operation, Script, ScriptedBroker, VirtualClock
 from tarry.types import Batch, Message, Receipt, TopicPartition
 
@@ -111,6 +112,18 @@ async def opened(topics: Mapping[str, int] | int = 1, **log_options: Any) -> Asy
 async def take(consumer: Consumer, count: int) -> list[Message]:
     """The next messages, as a loop over the consumer gets them; the last one stays in hand."""
     return [await anext(consumer) for _ in range(count)]
+
+
+async def items(consumer: Consumer, count: int, *, patience: float = 3.0) -> list[Message | TarryError]:
+    """The next messages and errors, as a reader gets them who goes on after an error."""
+    found: list[Message | TarryError] = []
+    while len(found) < count:
+        with anyio.fail_after(patience):
+            try:
+                found.append(await anext(consumer))
+            except TarryError as error:
+                found.append(error)
+    return found
 
 
 async def take_all(consumer: Consumer, *, quiet: float = 6.0) -> list[Message]:
