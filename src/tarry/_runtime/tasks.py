@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tarry._runtime.bridge import backend
@@ -19,7 +20,7 @@ def current_task() -> Callable[[], Task]:
         import trio
 
         return trio.lowlevel.current_task
-    return asyncio.current_task
+    return partial(asyncio.current_task, asyncio.get_running_loop())  # looking for the loop takes longer than the rest
 
 
 def ended(task: Task) -> bool:

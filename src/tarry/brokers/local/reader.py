@@ -193,7 +193,8 @@ def _runs(db: sqlite3.Connection, place: _Place, position: Position, limit: int)
         if not is_first and (base != expected or int.from_bytes(ends[:4], "little") > limit):
             return
         if records is None:
-            (records,) = db.execute("SELECT records FROM batch WHERE id=?", (key,)).fetchone()
+            with db.blobopen("batch", "records", key, readonly=True) as blob:  # one copy less than a column
+                records = blob.read()
         try:
             run = Run(Offset(base), _checked(place, base, count, head, ends, records), 0, count)
         except DataError:

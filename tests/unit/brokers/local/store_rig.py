@@ -303,6 +303,10 @@ class FaultyDatabase:
                     fault.act()
                 return cursor
 
+            def blobopen(self, table: str, column: str, row: int, /, **options: Any) -> sqlite3.Blob:
+                faulty.statements.append(f"BLOB {table}.{column}")
+                return super().blobopen(table, column, row, **options)
+
         db = sqlite3.connect(path, factory=Connection, **options)
         self.connections.append(db)
         for statement in self.setup:

@@ -750,10 +750,10 @@ async def test_a_read_takes_no_more_rows_from_the_disk_than_it_can_return(path: 
         await rig.append(part, b"v" * 3 * MIB)
         selection = await rig.read(part, limit=MIB, where="disk")
         assert selection.size <= MIB < selection.size + 21 * KIB
-        assert faulty.count("SELECT records") == 6
+        assert faulty.count("BLOB batch.records") == 6
         faulty.statements.clear()
         assert offsets_of(await rig.read(part, 95, limit=MIB, where="disk")) == [95, 96, 97, 98, 99]
-        assert faulty.count("SELECT records") == 1  # The large one that follows is looked at, not read.
+        assert faulty.count("BLOB batch.records") == 1  # The large one that follows is looked at, not read.
         assert offsets_of(await rig.read(part, 100, limit=MIB, where="disk")) == [100]
 
 
