@@ -336,7 +336,6 @@ def _environment(folder: Path) -> Mapping[str, str]:
         "TERM": "dumb",
         "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": "default",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
 
