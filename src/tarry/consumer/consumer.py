@@ -352,7 +352,7 @@ class Consumer:
         segments = self._fetches.gather(demand.count, demand.max_bytes)
         for segment in segments:
             self._hand_out(segment)
-        self._worker.kick()
+        self._worker.taken()
         found = sum(segment.count for segment in segments)
         return Batch(segments, "count" if found >= demand.min_count else "wait" if demand.over else "bytes", decode)
 
@@ -383,7 +383,7 @@ class Consumer:
         finally:
             self._reading = False
         self._load(segment)
-        self._worker.kick()
+        self._worker.taken()
         self._hand = next(self._cursor)
         return self._hand
 

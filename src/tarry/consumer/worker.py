@@ -128,6 +128,11 @@ class Worker:
         if self._direct is not None and self._direct.demand is not self._fetches.demand:
             self._direct.scope.cancel()
 
+    def taken(self) -> None:
+        """Something was taken out of the read-ahead: there may be room for the next fetch."""
+        if "fetching" in self._kicks:
+            self._kicks["fetching"].set()
+
     def demand(self, demand: Demand | None) -> None:
         """A `poll` waits (or does not any more)."""
         self._fetches.demand = demand
@@ -226,23 +231,22 @@ class Worker:
         backoff = Backoff(random=self._random)
         pacing = Backoff()
         while True:
-            if self._alone():
-                await self._fetch_alone(backoff, pacing)
-                continue
             plan = self._fetches.plan()
-            if plan is None:
+            if plan is not None:
+                targets = self._targets(plan.partitions)
+                if await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes) is None:
+                    await self._pause("fetching", backoff.next())
+            elif self._alone():
+                await self._fetch_alone(backoff, pacing)
+            else:
                 await self._kicked("fetching")
-                continue
-            targets = self._targets(plan.partitions)
-            if await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes) is None:
-                await self._pause("fetching", backoff.next())
 
     def _alone(self) -> bool:
         """There is just one partition, and it has a position (C84)."""
         return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
 
     async def _fetch_alone(self, backoff: Backoff, pacing: Backoff) -> None:
-        """One deferred poll for the only partition; replaced when a demand changes what it should wait for."""
+        """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
         room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
             await self._kicked("fetching")
@@ -300,7 +304,8 @@ class Worker:
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
         self._settle()
-        self.kick()
+        if not self._alone():
+            self.kick()  # idle partitions have to be watched, or resolved again
         self._arrived()
         return any(target.runs for target in reply.targets)
 
