@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Annotated, Protocol, TextIO, runtime_checkable
 
 import typer
@@ -55,17 +57,15 @@ def root(
     ] = False,
 ) -> None:
     """Consumers that wait at the log instead of asking it again and again."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("tarry: warning: %(message)s"))
-    logging.getLogger("tarry").addHandler(handler)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every error is one line on stderr."""
     _show_everything(sys.stdout)
     try:
-        code = app(arguments, standalone_mode=False, prog_name="tarry")
-        sys.stdout.flush()
+        with _warnings_shown():
+            code = app(arguments, standalone_mode=False, prog_name="tarry")
+            sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
         return Exit.OK
@@ -74,6 +74,19 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  # whatever it is, it ends in one line and a code
         return _report(root_of(error))
     return code if isinstance(code, int) else Exit.OK
+
+
+@contextmanager
+def _warnings_shown() -> Generator[None]:
+    """Let the library's warnings reach stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("tarry: warning: %(message)s"))
+    logger = logging.getLogger("tarry")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _show_everything(stream: TextIO) -> None:

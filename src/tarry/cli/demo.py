@@ -52,8 +52,9 @@ def demo(
 
     async def work(_: Stop) -> None:
         async with _open(log) as client:
+            await _create_topic(client, log)
             print(f"{len(observations):,} daily observations of {path.name}")
-            sent = await _produce(client, observations, log)
+            sent = await _produce(client, observations)
             await _consume(client, sent)
             await _park(client)
 
@@ -71,13 +72,16 @@ async def _open(log: Log | None) -> AsyncGenerator[tarry.Client]:
             yield client
 
 
-async def _produce(client: tarry.Client, observations: Iterable[Observation], log: Log | None) -> Counter[int]:
-    """Send all rows; how many messages each partition has."""
+async def _create_topic(client: tarry.Client, log: Log | None) -> None:
     try:
         await client.create_topic(TOPIC, partitions=PARTITIONS)
     except tarry.TopicExists:
         where = "" if log is None else f" in {log.url}"
         raise CommandError(f"topic {TOPIC!r} exists already{where}; the demo wants it new: use another --db") from None
+
+
+async def _produce(client: tarry.Client, observations: Iterable[Observation]) -> Counter[int]:
+    """Send all rows; how many messages each partition has."""
     async with client.producer(TOPIC) as producer:
         receipts = await producer.send_many([tarry.Outgoing(row.value, row.key) for row in observations])
     sent = Counter(receipt.partition for receipt in receipts)

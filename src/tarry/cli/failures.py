@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
+from typing import cast
 
 from tarry import errors
 
@@ -44,8 +44,15 @@ _CODES: tuple[tuple[type[errors.TarryError], Exit], ...] = (
 
 def root_of(error: Exception) -> Exception:
     """The error itself, out of the groups that task groups put around it; the first one of several."""
-    inner: Sequence[Exception] = getattr(error, "exceptions", []) if isinstance(error, ExceptionGroup) else []
-    return root_of(inner[0]) if inner else error
+    while (inner := _first_of(error)) is not None:
+        error = inner
+    return error
+
+
+def _first_of(error: Exception) -> Exception | None:
+    if isinstance(error, ExceptionGroup):
+        return cast("ExceptionGroup[Exception]", error).exceptions[0]
+    return None
 
 
 def code_of(error: BaseException | None) -> Exit:

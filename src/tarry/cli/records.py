@@ -190,6 +190,8 @@ def _whole(fields: dict[str, Any], name: str) -> int | None:
 
 def _timestamp(fields: dict[str, Any]) -> int | None:
     exact = _whole(fields, "timestamp_ms")
+    if exact is not None and not -(2**63) <= exact < 2**63:
+        raise CommandError(f"'timestamp_ms' {exact} is out of range; it is milliseconds since 1970 UTC, in 64 bits")
     text = fields.get("timestamp")
     if exact is not None or text is None:
         return exact
