@@ -169,8 +169,11 @@ class Waiters:
         assert all(parked.alive for parked in self._alive)
         assert 0 <= self._dead <= self._entries
         assert self._dead * 2 <= self._entries
-        found = sum(1 for heaps in self._heaps.values() for entry in heaps.messages if entry[2].alive)
-        assert found == sum(len(parked.thresholds) for parked in self._alive)
+        wanted = [threshold for parked in self._alive for threshold in parked.thresholds]
+        by_messages = [entry for heaps in self._heaps.values() for entry in heaps.messages if entry[2].alive]
+        by_bytes = [entry for heaps in self._heaps.values() for entry in heaps.bytes if entry[2].alive]
+        assert len(by_messages) == len(wanted)
+        assert len(by_bytes) == sum(threshold.bytes_at is not None for threshold in wanted)
         assert all(heaps.polls >= 0 for heaps in self._heaps.values())
 
     @property

@@ -68,6 +68,18 @@ def test_both_bounds_at_once_wake_once_and_oldest_first():
     assert len(waiters) == 1
 
 
+@rule("S20")
+@pytest.mark.parametrize("waiting", [1, 2, 3, 10, 100])
+def test_all_of_a_partition_may_be_woken_at_once(waiting: int):
+    """The heaps are rebuilt in the middle of it."""
+    waiters = Waiters()
+    for number in range(waiting):
+        park(waiters, number, 5, bytes_at=7)
+    assert records(waiters.advanced("p", 5, 7)) == list(range(waiting))
+    assert (len(waiters), waiters.count_of("p")) == (0, 0)
+    waiters.check()
+
+
 @rule("S26", "I6")
 @pytest.mark.parametrize("waiting", [1, 1000])
 def test_a_commit_that_completes_nobody_touches_no_heap(waiting: int, monkeypatch: pytest.MonkeyPatch):

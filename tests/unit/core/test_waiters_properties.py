@@ -12,7 +12,7 @@ from tarry._core.waiters import Full, Parked, Partition, Threshold, Waiters
 from tests.marks import rule as proves
 
 PARTITIONS: tuple[Partition, ...] = ("p", "q", "r")
-PER_PARTITION_MAX, TOTAL_MAX, ENTRIES_MAX = 3, 6, 15
+PER_PARTITION_MAX, TOTAL_MAX, ENTRIES_MAX = 4, 7, 18
 
 
 @dataclass(eq=False)
@@ -84,6 +84,10 @@ class WaitersMachine(RuleBasedStateMachine):
         self.parked.append(entry)
         self.rotation.append(entry)
 
+    @rule(partition=st.sampled_from(PARTITIONS), messages=st.integers(min_value=1, max_value=6))
+    def park_poll(self, partition: Partition, messages: int) -> None:
+        self.park([(partition, messages, messages + 2)], 5)
+
     @precondition(lambda self: self.parked)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
@@ -94,7 +98,7 @@ class WaitersMachine(RuleBasedStateMachine):
 
     @rule(
         partition=st.sampled_from(PARTITIONS),
-        messages=st.integers(min_value=0, max_value=3),
+        messages=st.integers(min_value=0, max_value=6),
         size=st.integers(min_value=0, max_value=3),
     )
     def advance(self, partition: Partition, messages: int, size: int) -> None:
@@ -104,6 +108,10 @@ class WaitersMachine(RuleBasedStateMachine):
         found = self.waiters.advanced(partition, self.messages[partition], self.bytes[partition])
         assert found == [entry.parked for entry in woken]
         self.drop(woken)
+
+    @rule(partition=st.sampled_from(PARTITIONS), size=st.integers(min_value=1, max_value=6))
+    def advance_by_bytes(self, partition: Partition, size: int) -> None:
+        self.advance(partition, 0, size)
 
     def is_reached(self, entry: Entry, partition: Partition) -> list[bool]:
         return [

@@ -167,7 +167,7 @@ def test_foreign_bytes_are_a_data_error_and_nothing_else(head: bytes, ends: list
     assert refuses(head, struct.pack(f"<{len(ends)}I", *ends), records)
 
 
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6), st.binary(min_size=1, max_size=60))
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.binary(min_size=1, max_size=6))
 def test_ends_hold_together_or_are_refused(ends: list[int], records: bytes):
     batch = RecordBatch(array("I", ends), records, 0, 0)
     good = ends == sorted(set(ends)) and ends[0] > 0 and ends[-1] == len(records)
