@@ -25,6 +25,8 @@ HEAD = struct.Struct("<BBBBIIqq")
 DECODE_BYTES = 256 * 1024
 """Most bytes decoded at once (design 4.3): fresh 1 MiB buffers halve the rate."""
 
+RUNS_MAX = 8
+"""More runs than this in one selection are joined."""
 RUN_OVERHEAD = 64
 """Bytes that `max_bytes` charges per partition in a reply for metadata and framing (C7)."""
 
@@ -165,18 +167,28 @@ def collect(runs: Iterable[Run], position: Position, count: int, limit: int) -> 
     """
     taken: list[Run] = []
     for run in runs:
-        part = run.after(position)
-        if not part.count:
+        part = run if run.base >= position else run.after(position)
+        there, size = part.count, part.size
+        if not there:
             continue
-        fit = min(part.fit(limit), count) or (0 if taken else 1)
-        if not fit:
+        if there > count or size > limit:
+            fit = min(part.fit(limit), count) or (0 if taken else 1)
+            if fit:
+                taken.append(part.split(fit)[0])
             break
-        taken.append(part if fit == part.count else part.split(fit)[0])
-        count -= fit
-        limit -= taken[-1].size
-        if fit < part.count or count <= 0 or limit <= 0:
+        taken.append(part)
+        count -= there
+        limit -= size
+        if not count or not limit:
             break
-    return tuple(taken)
+    return _joined(taken) if len(taken) > RUNS_MAX else tuple(taken)
+
+
+def _joined(runs: list[Run]) -> tuple[Run, ...]:
+    """Many short runs as few: each costs everybody on its way more than its bytes do. The outer ones may be cut."""
+    first, *whole, last = runs
+    batch = join([run.batch for run in whole])
+    return first, Run(whole[0].base, batch, 0, batch.count), last
 
 
 def reply_limit(max_bytes: int) -> int:

@@ -349,6 +349,21 @@ class TestCollect:
         assert len(collect(runs(), Position(0), 3, 10**6)) == 1
         assert len(collect(runs(), Position(0), 1000, 300)) == 1
 
+    def test_many_short_runs_come_as_few(self):
+        sizes = [2, *[1, 3] * 20, 2]
+        runs, offset = list[Run](), 0
+        for size in sizes:
+            numbers = range(offset, offset + size)
+            runs.append(
+                whole(seal([encode_record(b"%d" % number, None, (), number) for number in numbers], [0] * size), offset)
+            )
+            offset += size
+        found = collect(runs, Position(1), offset - 2, 10**6)  # cuts the first run and the last one
+        assert len(found) == 3
+        messages = decode(segment(*found))
+        assert [message.value for message in messages] == [b"%d" % number for number in range(1, offset - 1)]
+        assert [message.offset for message in messages] == list(range(1, offset - 1))
+
 
 class TestReplies:
     @rule("C7")
