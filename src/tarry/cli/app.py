@@ -17,6 +17,7 @@ import tarry
 from tarry.cli import consume, demo, produce, topic
 from tarry.cli.failures import Exit, code_of, one_line, root_of
 from tarry.cli.options import examples
+from tarry.cli.pipes import guard_standard_streams
 
 app = typer.Typer(
     name="tarry",
@@ -61,11 +62,13 @@ def root(
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every error is one line on stderr."""
+    guard_standard_streams()
     _show_everything(sys.stdout)
     try:
         with _warnings_shown():
             code = app(arguments, standalone_mode=False, prog_name="tarry")
-            sys.stdout.flush()
+            if sys.stdout is not None:  # None when it is closed.
+                sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
         return Exit.OK
@@ -89,7 +92,7 @@ def _warnings_shown() -> Generator[None]:
         logger.removeHandler(handler)
 
 
-def _show_everything(stream: TextIO) -> None:
+def _show_everything(stream: TextIO | None) -> None:
     """A name or a sign that the terminal cannot show is no error."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
@@ -122,4 +125,4 @@ def _refusal(error: _Refusal) -> str:
 
 def _forget_stdout() -> None:
     """Nobody reads stdout any more; what is still buffered must not complain at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

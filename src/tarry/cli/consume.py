@@ -6,6 +6,7 @@ line looks (`records`).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class _Printing:
 
     async def run(self) -> None:
         """Until enough is printed, the end is reached, or somebody asks to stop."""
-        with Bar("printing", self._wanted.count, wanted=not sys.stdout.isatty()) as bar:
+        with Bar("printing", self._wanted.count, wanted=not os.isatty(1)) as bar:
             while self._left > 0 and not self._stop.requested:
                 before = self.count
                 batch = await self._poll()

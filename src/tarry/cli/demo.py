@@ -6,7 +6,6 @@ Everything it prints is counted from delivered messages. Not here: the file and 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
@@ -193,5 +192,5 @@ async def _park(client: tarry.Client) -> None:
 
 def _title(text: str) -> None:
     print()
-    is_styled = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    is_styled = os.isatty(1) and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     print(f"\x1b[1m{text}\x1b[0m" if is_styled else text)

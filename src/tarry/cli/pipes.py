@@ -13,10 +13,24 @@ from collections.abc import Iterator
 import anyio
 import anyio.lowlevel
 
+from tarry.cli.failures import CommandError, Exit
+
 READ_BYTES = 256 * 1024
 """Most bytes of one piece: what fits into one batch of the log."""
 WRITE_BYTES = 4096
 """What a pipe that says it is writable takes without blocking (PIPE_BUF)."""
+
+
+def guard_standard_streams() -> None:
+    """Fill descriptors 0 to 2 where they are closed, so that no file that is opened later gets their number.
+
+    Else a log could become what stdout is written to. The stand-ins refuse to be read and written.
+    """
+    for descriptor, refuses in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, refuses)  # The lowest free number is this one.
 
 
 class Source:
@@ -44,6 +58,8 @@ class Source:
                 return self._read_now()
             except BlockingIOError:  # Somebody made it non-blocking, and somebody else was quicker.
                 await anyio.wait_readable(self._descriptor)
+            except OSError as error:
+                raise CommandError(f"cannot read {self.name}: {error.strerror}", Exit.UNEXPECTED) from error
 
     async def _readable(self) -> None:
         if _ready(self._descriptor, select.POLLIN):
@@ -87,6 +103,10 @@ class Sink:
                 rest = rest[os.write(self._descriptor, rest[:WRITE_BYTES]) :]
             except BlockingIOError:
                 await anyio.wait_writable(self._descriptor)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise CommandError(f"cannot write to stdout: {error.strerror}", Exit.UNEXPECTED) from error
         await anyio.lowlevel.checkpoint()
 
     async def abandoned(self) -> None:

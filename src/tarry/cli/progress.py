@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -68,4 +67,4 @@ class Bar:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return os.isatty(2) and os.environ.get("TERM") != "dumb"

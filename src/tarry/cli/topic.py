@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -149,7 +149,7 @@ def delete(
 
 def _ask(info: TopicInfo) -> None:
     what = f"topic {info.name!r} with {_count(_messages(info), 'message')}"
-    if sys.stdin is None or not sys.stdin.isatty():  # None when it is closed.
+    if not os.isatty(0):
         raise CommandError(f"{what} was not deleted; add --yes to delete it without being asked")
     typer.confirm(f"Delete {what}?", abort=True, err=True)
 

@@ -1,0 +1,119 @@
+"""`tarry demo`: what it shows is counted from delivered messages, each once; and it ends parked at almost no cost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tarry.cli import demo as command
+from tarry.cli import main
+from tarry.cli.weather import own_file
+
+pytestmark = pytest.mark.slow
+YEAR = re.compile(r"^  (\d{4}|all) +([\d,]+) +([\d.]+) mm(?:  (\S+), (\S+) °C)?$", re.MULTILINE)
+Demo = Callable[..., str]
+
+
+@pytest.fixture
+def demo(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Run it without the long wait, and give what it prints."""
+    monkeypatch.setattr(command, "PARK_S", 0.01)
+
+    def run(*arguments: str) -> str:
+        assert main(["demo", *arguments]) == 0
+        out, err = capfd.readouterr()
+        assert err == ""
+        return out
+
+    return run
+
+
+def test_the_demo_as_people_run_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tarry", "demo"], cwd=tmp_path, capture_output=True, check=True, text=True, timeout=20
+    )
+    assert done.stderr == ""
+    assert YEAR.findall(done.stdout) == [
+        ("2012", "366", "1226.0", "2012-08-16", "34.4"),
+        ("2013", "365", "828.0", "2013-06-30", "33.9"),
+        ("2014", "365", "1232.8", "2014-08-11", "35.6"),
+        ("2015", "365", "1139.2", "2015-07-19", "35.0"),
+        ("all", "1,461", "4426.0", "", ""),
+    ]
+    assert "delivered 1,461 messages, 0 of them twice; missing 0" in done.stdout
+    requests = re.search(r"for 2 s\n  0 messages, (\d+) requests, [\d.]+ ms of CPU\n", done.stdout)
+    assert requests is not None
+    assert int(requests[1]) <= 6, "one place to find for each partition, one wait"
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_month_that_is_there_twice_counts_twice(demo: Demo, tmp_path: Path) -> None:
+    """It does not print what it ought to find."""
+    rows = own_file().read_text(encoding="utf-8").splitlines(keepends=True)
+    march = [row for row in rows if row.startswith("2013/03/")]
+    rain = sum(round(float(row.split(",")[1]) * 10) for row in march)
+    file = tmp_path / "twice.csv"
+    file.write_text("".join(rows + march), encoding="utf-8")
+    out = demo("--data", str(file))
+    found = {year: (days, rain_mm) for year, days, rain_mm, _, _ in YEAR.findall(out)}
+    assert rain > 0
+    assert found == {
+        "2012": ("366", "1226.0"),
+        "2013": ("396", f"{(8280 + rain) / 10:.1f}"),
+        "2014": ("365", "1232.8"),
+        "2015": ("365", "1139.2"),
+        "all": ("1,492", f"{(44260 + rain) / 10:.1f}"),
+    }
+    assert "delivered 1,492 messages, 0 of them twice; missing 0" in out
+
+
+def test_one_consumer_is_stopped_in_the_middle_and_goes_on_behind_its_last_message(demo: Demo) -> None:
+    out = demo()
+    counted = re.search(r"counted (\d+) messages, was stopped,\n.* counted (\d+) more\n", out)
+    assert counted is not None
+    before, after = map(int, counted.groups())
+    assert before > 0
+    assert after > 0
+    committed = [
+        {int(number): int(offset) for number, offset in re.findall(r"weather\[(\d)\]: committed (\d+),", life)}
+        for life in re.split(r"\n  gauge-\S+", out)[1:]
+    ]
+    stopped, again = [life for life in committed if len(life) == 2 and 0 in life]
+    assert sum(offset + 1 for offset in stopped.values()) == before
+    assert sum(offset + 1 for offset in again.values()) == before + after
+    assert len(re.findall("rewound 0, unfinished 0", out)) == 6
+
+
+@pytest.mark.parametrize("days", [1, 2, 3])
+def test_a_tiny_file_is_enough(demo: Demo, tmp_path: Path, days: int) -> None:
+    file = tmp_path / "tiny.csv"
+    file.write_text("".join(own_file().read_text(encoding="utf-8").splitlines(keepends=True)[: days + 1]))
+    assert f"delivered {days} messages, 0 of them twice; missing 0" in demo("--data", str(file))
+
+
+def test_a_log_of_its_own_keeps_the_messages(
+    demo: Demo, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TARRY_URL", "other.db")  # The demo fills no log that nobody named.
+    demo()
+    assert os.listdir() == []  # noqa: PTH208  # the names say it all
+    demo("--db", "kept.db")
+    assert main(["consume", "--db", "kept.db", "weather", "-e"]) == 0
+    assert capfd.readouterr().out.count("\n") == 1461
+
+
+def test_a_wrong_row_is_named_and_nothing_is_sent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "wrong.csv"
+    file.write_text("date,precipitation,temp_max\n2012/01/01,0.0,cold\n")
+    log = tmp_path / "t.db"
+    assert main(["demo", "--data", str(file), "--db", str(log)]) == 2
+    assert capfd.readouterr().err == f"tarry: {file} line 2: temp_max 'cold' is no number; write one like 12.8\n"
+    assert not log.exists()
