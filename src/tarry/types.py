@@ -38,6 +38,9 @@ BATCH_RECORDS_MAX = 1000
 BATCH_BYTES_MAX = 256 * 1024
 """A batch is sealed at this size; a single larger record travels alone (design 5.1)."""
 
+REPR_BYTES = 40
+"""So much of a key or value is shown in the text of a message."""
+
 Header = tuple[str, bytes]
 Reason = Literal["count", "bytes", "wait", "drain", "rebalance"]
 """Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed."""
@@ -117,6 +120,12 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     history: HistoryId = HistoryId(0)
 
 
+def _short(value: bytes | None) -> str:
+    return (
+        repr(value) if value is None or len(value) <= REPR_BYTES else f"{value[:REPR_BYTES]!r}... ({len(value)} bytes)"
+    )
+
+
 _NOWHERE = Origin(TopicPartition("", -1), Offset(-1))
 
 
@@ -141,6 +150,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timestamp_ms: int
     offset: _StampedOffset = Offset(-1)
     origin: _StampedOrigin = _NOWHERE
+
+    def __repr__(self) -> str:
+        parts = [f"{self.origin.partition}:{self.offset}", f"value={_short(self.value)}"]
+        parts += [f"key={_short(self.key)}"] if self.key is not None else []
+        parts += [f"headers={self.headers!r}"] if self.headers else []
+        return f"<Message {' '.join(parts)}>"
 
     @property
     def topic(self) -> str:

@@ -308,3 +308,12 @@ class TestReports:
             "orders[1]: committed nothing, rewound 0, unfinished 1",
         ]
         assert str(ShutdownReport({}, {}, {})) == "no partitions"
+
+
+def test_a_message_shows_what_people_look_for() -> None:
+    """Place, value and key, long ones cut; nothing of the machinery."""
+    origin = Origin(TopicPartition("orders", 1), Offset(9))
+    assert repr(Message(b"a cup", b"k", (), 0, Offset(5), origin)) == "<Message orders[1]:5 value=b'a cup' key=b'k'>"
+    long = repr(Message(b"x" * 100, None, (("h", b""),), 0, Offset(6), origin))
+    assert long == f"<Message orders[1]:6 value={b'x' * 40!r}... (100 bytes) headers=(('h', b''),)>"
+    assert repr(Message(None, None, (), 0, Offset(7), origin)) == "<Message orders[1]:7 value=None>"

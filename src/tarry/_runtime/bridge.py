@@ -7,11 +7,10 @@ Nothing here knows what is asked. A post never blocks behind a busy loop (design
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -24,25 +23,21 @@ Post = Callable[..., object]
 T = TypeVar("T")
 
 
-def backend() -> str:
-    """`"asyncio"` or `"trio"`: the loop that runs the calling task."""
-    return _backend()
+def backend() -> Literal["asyncio", "trio"]:
+    """The loop that runs in this thread; also callable from its callbacks.
 
-
-def _backend() -> str:
-    trio = sys.modules.get("trio")
-    if trio is not None:
-        try:
-            trio.lowlevel.current_trio_token()
-        except RuntimeError:
-            return "asyncio"
+    asyncio is asked first: another thread may be importing trio at this moment.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
         return "trio"
     return "asyncio"
 
 
 def loop_post() -> Post:
     """The `Post` into the loop that is running."""
-    if _backend() == "trio":
+    if backend() == "trio":
         import trio
 
         return _Mailbox(trio.lowlevel.current_trio_token().run_sync_soon, lambda: False)
@@ -93,7 +88,7 @@ class _Mailbox:
 
 def loop_now() -> Callable[[], float]:
     """The monotonic clock of the loop that is running, callable from its callbacks too."""
-    if _backend() == "trio":
+    if backend() == "trio":
         import trio
 
         return trio.current_time
@@ -134,7 +129,7 @@ class _Flag:
 
 def _event_maker() -> Callable[[], _Event]:
     """Makes events of the loop that is running."""
-    if _backend() == "trio":
+    if backend() == "trio":
         import trio
 
         return trio.Event

@@ -199,8 +199,8 @@ class Producer:
             return 0
         if message.key is not None:
             return partition_of(message.key, count)
-        self._turn = (self._turn + 1) % count
-        return self._turn
+        turn, self._turn = self._turn, self._turn + 1
+        return turn % count
 
     def _batches(self, encoded: Sequence[_Encoded]) -> list[list[_Encoded]]:
         by_partition: dict[int, list[_Encoded]] = {}
@@ -258,9 +258,9 @@ def _check_bytes(what: str, given: object) -> None:
     if given is None or isinstance(given, bytes):
         return
     if isinstance(given, str):
-        raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); encode it: {what}=text.encode()")
+        raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); use text.encode()")
     raise ConfigTypeError(
-        f"{what} must be bytes or None, not {type(given).__name__}; encode it first, for example bytes({what})"
+        f"{what} must be bytes or None, not {type(given).__name__}; encode it first"
     )
 
 

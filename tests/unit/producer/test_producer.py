@@ -229,7 +229,7 @@ async def test_what_a_message_may_be() -> None:
             (
                 {"value": "text"},
                 ConfigTypeError,
-                r"value must be bytes, not str \('text'\); encode it: value=text.encode",
+                r"value must be bytes, not str \('text'\); use text.encode",
             ),
             ({"value": b"x", "key": "k"}, ConfigTypeError, "key must be bytes, not str"),
             ({"value": 7}, ConfigTypeError, "value must be bytes or None, not int"),

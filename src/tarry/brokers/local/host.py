@@ -38,7 +38,7 @@ async def open_memory(start_soon: StartSoon, options: LogOptions) -> LocalBroker
 
 async def open_store(start_soon: StartSoon, store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> LocalBroker:
     """A log over any store, in this loop (simulations open several over one store)."""
-    pump = Pump(store, clock, max_wait=options.max_wait)
+    pump = Pump(store, clock, max_wait=options.max_wait, retention_interval=options.retention_interval)
     driver = _attach(pump)
     pump.open()
     start_soon(driver.run)
@@ -131,7 +131,7 @@ class Host:
         clock = SystemClock()
         post = loop_post()
         store = SqliteStore(self.path, self.options, clock, post)
-        pump = Pump(store, clock, max_wait=self.options.max_wait)
+        pump = Pump(store, clock, max_wait=self.options.max_wait, retention_interval=self.options.retention_interval)
         driver = _attach(pump)
         pump.open()
         self._stop = asyncio.Event()
@@ -139,17 +139,10 @@ class Host:
         self._started.done.set()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.run)
-            tasks.start_soon(_retain, pump, self.options.retention_interval)
             await self._stop.wait()
             tasks.cancel_scope.cancel()
         pump.close()
         await store.aclose()
-
-
-async def _retain(pump: Pump, interval: float) -> None:
-    while True:
-        await anyio.sleep(interval)
-        pump.retain()
 
 
 class _Hosts:

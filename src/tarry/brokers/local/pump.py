@@ -171,12 +171,15 @@ class Pump:
         clock: abc.Clock,
         *,
         max_wait: float = 30.0,
+        retention_interval: float = 30.0,
         alarm: Callable[[float], None] = lambda _: None,
         waiters: Waiters | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._max_wait = max_wait
+        self._retention_interval = retention_interval
+        self._retain_at: float | None = None
         self.alarm = alarm
         self._waiters = Waiters() if waiters is None else waiters
         self._gatherers = Gatherers()
@@ -203,6 +206,10 @@ class Pump:
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
+        found = [deadline for deadline in (self._next_poll_deadline(), self._retain_at) if deadline is not None]
+        return min(found, default=None)
+
+    def _next_poll_deadline(self) -> float | None:
         deadline = self._waiters.next_deadline()
         if deadline is None:
             return None
@@ -215,6 +222,10 @@ class Pump:
         if self._sweep_at is not None and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_PERIOD if len(self._waiters) else None
             self._sweep()
+        if self._retain_at is not None and now >= self._retain_at:
+            self._retain_at = None
+            self.retain()
+            self._plan_retention()
 
     def close(self) -> None:
         """End every request; the store is closed by who opened the pump."""
@@ -711,6 +722,13 @@ class Pump:
         ]
         self._topics[state.name] = Topic(state.name, state.options, parts)
         self._partitions.update((part.id, part) for part in parts)
+        self._plan_retention()
+
+    def _plan_retention(self) -> None:
+        """Retention by age needs a clock: a pass every interval, while any topic asks for it."""
+        if self._retain_at is None and any(topic.options.retention_age for topic in self._topics.values()):
+            self._retain_at = self._clock.now() + self._retention_interval
+            self.alarm(self._retain_at)
 
     def _drop_topic(self, name: str) -> None:
         topic = self._topics.pop(name, None)

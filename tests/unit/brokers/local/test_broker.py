@@ -358,3 +358,21 @@ async def test_several_logs_may_stand_on_stores_of_their_own():
         session = await again.open_session(ME, ["orders"], [])
         assert await poll(session) == [b"kept"]
         tasks.cancel_scope.cancel()
+
+
+@virtual()
+async def test_age_is_applied_without_any_append() -> None:
+    """A pass every `retention_interval`, in memory as on a file; and no timer runs while no topic asks for one."""
+    async with anyio.create_task_group() as tasks:
+        clock = VirtualClock()
+        broker = await open_store(beside(tasks), MemoryStore(clock), LogOptions(retention_interval=1), clock)
+        await broker.create_topic("plain", TopicOptions(), exist_ok=False)
+        assert broker.pump.next_deadline() is None
+        await broker.create_topic("old", TopicOptions(retention_age=2), exist_ok=False)
+        await broker.append(TopicPartition("old", 0), seal([encode_record(b"x", None, (), 0)], [0]))
+        await anyio.sleep(1.5)
+        assert (await broker.describe_topic("old")).partitions[0].log_start == 0
+        await anyio.sleep(2)
+        assert (await broker.describe_topic("old")).partitions[0].log_start == 1
+        await broker.aclose()
+        tasks.cancel_scope.cancel()
