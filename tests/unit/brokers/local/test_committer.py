@@ -63,14 +63,19 @@ class Rig:
         self.log: list[str] = []
         self.answers: dict[str, list[object]] = {}
         self.writer = ScriptedWriter()
+        self.on_applied: Callable[[], object] = lambda: None
         self.committer = Committer(
             self.writer,
-            applied=lambda changes: self.log.append(f"applied {changes.trims[0].partition}"),
+            applied=self.applied,
             failed=lambda error: self.log.append(f"failed {type(error).__name__}"),
             post=self.post,
             queue_bytes=queue_bytes,
             name="writer under test",
         )
+
+    def applied(self, changes: Changes) -> None:
+        self.log.append(f"applied {changes.trims[0].partition}")
+        self.on_applied()
 
     def post(self, fn: Callable[..., None], *args: object) -> None:
         self.calls.put(lambda: fn(*args))
@@ -134,6 +139,25 @@ def test_a_round_is_what_came_while_the_one_before_was_out(rig: Rig) -> None:
     rig.run_until(lambda: rig.answers["e"])
     assert rig.writer.rounds == [["a", "b"], ["c", "d", "e"]]
     assert rig.log == ["applied 1", "done a", "done b", "applied 2", "done c", "done d", "done e"]
+
+
+@rule("W1")
+def test_a_job_that_comes_while_memory_follows_a_round_sends_no_second_one(rig: Rig) -> None:
+    later = iter("bd")
+    rig.on_applied = lambda: rig.submit(next(later, "e"))
+    rig.submit("a")
+    rig.turn()
+    rig.writer.begun.get(timeout=10)
+    rig.writer.gate.set()
+    rig.run_until(lambda: rig.answers["a"])  # The round of b is out, and the turn that it asked for is still to come.
+    rig.on_applied = lambda: None
+    rig.writer.gate.clear()
+    rig.submit("c")
+    rig.turn()
+    assert rig.committer._out is not None
+    rig.writer.gate.set()
+    rig.run_until(lambda: rig.answers["c"])
+    assert rig.writer.rounds == [["a"], ["b"], ["c"]]
 
 
 @rule("W5")

@@ -5,6 +5,7 @@ Not here: what only a file can do or suffer (`test_store_sqlite`), parked polls 
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -125,14 +126,18 @@ async def test_bytes_to_the_end_are_known_without_reading(make: MakeStore, path:
 
 
 async def test_a_time_finds_the_first_message_at_or_after_it(make: MakeStore, path: Path) -> None:
-    times = [[10, 30, 20], [15], [30, 40], [35, 60, 50], [45]]
+    choose = random.Random(26)
+    times = [[choose.randrange(row, row + 100) for _ in range(choose.randrange(1, 4))] for row in range(60)]
+    flat = [time for group in times for time in group]
     async with opened(make, path) as rig:
         (part,) = await rig.topic()
         assert await rig.find_time(part, 0) == 0
-        for group in times:
+        for group in times[:30]:
             await rig.append(part, *[b"v"] * len(group), times=group)
-        flat = [time for group in times for time in group]
-        for wanted in range(70):
+    async with opened(make, path) as rig:
+        for group in times[30:]:
+            await rig.append(part, *[b"v"] * len(group), times=group)
+        for wanted in range(0, 170, 3):
             expected = next((index for index, time in enumerate(flat) if time >= wanted), len(flat))
             assert await rig.find_time(part, wanted) == expected, wanted
 
@@ -367,6 +372,13 @@ async def test_bytes_above_the_limit_go_oldest_first_and_offsets_go_on(make: Mak
         ((state,),) = [topic.partitions for topic in rig.topics]
         assert (state.log_start, state.log_end, state.size) == (2, 5, 3 * one)
         assert (await rig.append(part, b"v" * 50)).base == 5
+
+
+async def test_a_burst_above_the_limit_keeps_its_newest_messages(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        (part,) = await rig.topic(retention_bytes=3 * batch_of(b"v").size)
+        await rig.ask_all([abc.Append(part, batch_of(b"v")) for _ in range(10)])
+        assert offsets_of(await rig.read(part)) == [7, 8, 9]
 
 
 @rule("K40")

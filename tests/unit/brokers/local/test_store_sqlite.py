@@ -59,6 +59,7 @@ from tests.unit.brokers.local.store_rig import (
 
 pytestmark = pytest.mark.anyio
 KIB = 1024
+PRAGMAS = ("synchronous", "journal_mode", "wal_autocheckpoint", "journal_size_limit")
 FAST = LogOptions(durability="memory")
 
 
@@ -115,8 +116,7 @@ async def test_the_write_connection_syncs_as_the_durability_says(
     async with opened(faulty.make, path, LogOptions(durability=durability)) as rig:  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         await rig.topic()
         (writer,) = faulty.connections
-        for name, value in (("synchronous", synchronous), ("journal_mode", "wal"), ("wal_autocheckpoint", 0)):
-            assert writer.execute(f"PRAGMA {name}").fetchone()[0] == value
+        assert [writer.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS] == [synchronous, "wal", 0, 4 * MIB]
 
 
 async def test_readers_cannot_write(path: Path, faulty: FaultyDatabase) -> None:
@@ -170,8 +170,9 @@ async def test_a_file_that_is_open_is_refused_with_the_holder(path: Path, tmp_pa
                 store.open(Listener())
             assert caught.value.pid == os.getpid()
         assert await rig.topic()
+    assert lock.read_bytes() == b""  # Nobody holds it; the file stays.
     async with opened(make_sqlite, link):
-        assert lock.exists()
+        pass
 
 
 async def test_a_holder_that_cannot_be_read_is_nobody(tmp_path: Path) -> None:
@@ -612,6 +613,7 @@ async def test_an_io_error_is_an_unknown_outcome_and_the_file_is_opened_again(
         assert [(state.log_end, dict(state.stored)) for state in topic.partitions] == [(1, {})]
         assert await rig.do(stamped) == abc.Appended(Offset(1), duplicate=False)
         assert values_of(await rig.read(part, where="disk")) == [b"a", b"b"]
+        assert len(faulty.connections) == 4  # The reader is a new one, too.
         assert rig.listener.failures == []
 
 
@@ -991,6 +993,17 @@ async def test_what_a_producer_sent_is_forgotten_with_its_messages_an_hour_later
         clock.wall += 1
         await rig.do(abc.Retain())
         assert not (await rig.append(part, b"a", sequence=1)).duplicate
+
+
+async def test_the_file_keeps_no_more_sequences_than_the_window_and_some(path: Path) -> None:
+    async with opened(make_sqlite, path, FAST) as rig:
+        (part,) = await rig.topic()
+        for sequence in range(1500):
+            await rig.append(part, b"v", sequence=sequence)
+        other = sqlite3.connect(path)
+        ((rows,),) = other.execute("SELECT count(*) FROM sequence").fetchall()
+        other.close()
+        assert 1024 <= rows <= 1024 + 256
 
 
 async def test_windows_that_memory_has_no_room_for_come_back_from_the_file(

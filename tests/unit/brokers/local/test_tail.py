@@ -13,7 +13,7 @@ from tarry.types import Offset, Position, RecordBatch
 from tests.unit.brokers.local.store_rig import batch_of, offsets_of
 
 PARTITIONS = (abc.PartitionId(1), abc.PartitionId(2), abc.PartitionId(3))
-LIMIT = 8 * (ROW_OVERHEAD + 60)
+LIMIT = 4 * (ROW_OVERHEAD + 60)
 
 
 @dataclass
@@ -56,7 +56,7 @@ TRIM = st.tuples(st.just("trim"), st.sampled_from(PARTITIONS), st.integers(0, 3)
 REMOVE = st.tuples(st.just("remove"), st.sampled_from(PARTITIONS), st.just(0), st.just(0))
 
 
-@given(steps=st.lists(st.one_of(PUSH, PUSH, PUSH, TRIM, REMOVE), max_size=60))
+@given(steps=st.lists(st.one_of(PUSH, PUSH, PUSH, TRIM, REMOVE), min_size=10, max_size=60))
 def test_the_tail_holds_the_newest_rows_and_reads_them_right(
     steps: list[tuple[str, abc.PartitionId, int, int]],
 ) -> None:
