@@ -73,6 +73,7 @@ def run(arguments: list[str]) -> int:
         _forget_stdout()
         return Exit.OK
     except (KeyboardInterrupt, typer.Abort):
+        print(file=sys.stderr)  # Behind the ^C that the terminal shows.
         return 130
     except Exception as error:  # noqa: BLE001  # whatever it is, it ends in one line and a code
         return _report(root_of(error))

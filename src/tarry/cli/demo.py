@@ -40,10 +40,11 @@ def demo(
     url: Url = None,
     db: Db = None,
 ) -> None:
-    """Send four years of Seattle's weather through a log, and wait at it.
+    """Send real data through a log, and wait at it.
 
-    Two consumers read two partitions each; one is stopped in the middle and
-    started again under its name. Uses a temporary log unless --db keeps it.
+    Four years of Seattle's weather go into four partitions. Two consumers read
+    two each; one is stopped in the middle and started again under its name.
+    Uses a temporary log unless --db keeps it.
     """
     path = own_file() if data is None else data
     observations = read(path)
