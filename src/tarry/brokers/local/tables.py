@@ -281,14 +281,15 @@ def _row_limit(part: Partition) -> int:
 
 
 def _rows(batches: Sequence[RecordBatch], limit: int) -> Iterator[RecordBatch]:
-    """Join batches, in order, into rows of at most `limit` bytes; a larger one stays alone."""
+    """Join batches, in order, into rows of at most `limit` bytes and 1,000 records; a larger one stays alone."""
     together: list[RecordBatch] = []
-    size = 0
+    size = count = 0
     for batch in batches:
-        if together and size + batch.size > limit:
-            yield join(together)
-            together, size = [], 0
-        together.append(batch)
         size += batch.size
+        count += batch.count
+        if together and (size > limit or count > BATCH_RECORDS_MAX):
+            yield join(together)
+            together, size, count = [], batch.size, batch.count
+        together.append(batch)
     if together:
         yield join(together)

@@ -326,15 +326,20 @@ async def test_what_is_answered_is_committed(path: Path) -> None:
 
 
 @rule("W1", "W6")
-async def test_appends_of_one_transaction_share_rows_of_at_most_256_kib(path: Path) -> None:
+async def test_appends_of_one_transaction_share_rows_up_to_the_limits_of_a_batch(path: Path) -> None:
     async with opened(make_sqlite, path) as rig:
-        first, second = await rig.topic(partitions=2)
-        jobs = [*appends(first, *[b"v"] * 64), *appends(second, *[b"v" * 60 * KIB] * 9)]
+        first, second, third = await rig.topic(partitions=3)
+        many: list[abc.Job] = [abc.Append(third, batch_of(*[b"v"] * 400)) for _ in range(3)]
+        jobs = [*appends(first, *[b"v"] * 64), *appends(second, *[b"v" * 60 * KIB] * 9), *many]
         assert all(isinstance(answer, abc.Appended) for answer in await rig.ask_all(jobs))
         other = sqlite3.connect(path)
         rows = other.execute("SELECT partition_id, base_offset, count, bytes FROM batch ORDER BY id").fetchall()
         other.close()
-        assert [row[:3] for row in rows] == [(first, 0, 64), (second, 0, 4), (second, 4, 4), (second, 8, 1)]
+        assert [row[:3] for row in rows] == [
+            (first, 0, 64),
+            *((second, 0, 4), (second, 4, 4), (second, 8, 1)),
+            *((third, 0, 800), (third, 800, 400)),
+        ]
         assert max(row[3] for row in rows) <= BATCH_BYTES_MAX
 
 
