@@ -32,7 +32,10 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
                     bar.advance(1)
             terminal.write("|")
             terminal.flush()
-            return os.read(ours, 100_000)
+            shown = b""
+            while not shown.endswith(b"|"):  # A terminal hands over in pieces.
+                shown += os.read(ours, 100_000)
+            return shown
 
     return show
 
