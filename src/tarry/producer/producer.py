@@ -259,9 +259,7 @@ def _check_bytes(what: str, given: object) -> None:
         return
     if isinstance(given, str):
         raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); use text.encode()")
-    raise ConfigTypeError(
-        f"{what} must be bytes or None, not {type(given).__name__}; encode it first"
-    )
+    raise ConfigTypeError(f"{what} must be bytes or None, not {type(given).__name__}; encode it first")
 
 
 def _check_headers(headers: Sequence[Header]) -> None:

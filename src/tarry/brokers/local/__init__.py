@@ -1,1 +1,1 @@
-"""The embedded log: a pump (admission, parked requests, offsets) over a store, in the caller's loop or in a host thread."""
+"""The embedded log: a pump over a store, in the caller's loop or in a host thread."""
