@@ -21,4 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"tarry: the command line needs {error.name}; pip install 'tarry[cli]'", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return run(sys.argv[1:] if arguments is None else list(arguments))

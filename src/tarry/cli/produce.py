@@ -97,7 +97,7 @@ class _Sending:
     """The lines on their way, and how far they got."""
 
     def __init__(
-        self, producer: tarry.Producer, source: Source, lines: Lines, parse: Callable[[bytes], tarry.Outgoing]
+        self, producer: tarry.Producer, source: Source, lines: Lines, parse: Callable[[bytes], tarry.Outgoing | None]
     ) -> None:
         self._producer = producer
         self._source = source
@@ -137,11 +137,13 @@ class _Sending:
         refusal: CommandError | None = None
         for number, line in self._lines.feed(data):
             try:
-                messages.append(self._parse(line))
+                message = self._parse(line)
             except CommandError as error:
                 refusal = CommandError(self._place(number, error), error.code)
                 break
-            numbers.append(number)
+            if message is not None:
+                numbers.append(number)
+                messages.append(message)
         await self._append(numbers, messages)
         if refusal is not None:
             raise refusal

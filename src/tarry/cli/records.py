@@ -85,14 +85,14 @@ def _time_out(timestamp_ms: int) -> str | None:
 # -------------------------------------------------------------------------------------------------- messages in
 
 
-def reader(form: Format, key: bytes | None) -> Callable[[bytes], Outgoing]:
+def reader(form: Format, key: bytes | None) -> Callable[[bytes], Outgoing | None]:
     """The function that makes a message of a line; `key` is for lines that name none.
 
-    It raises `CommandError` with what is wrong, without the place.
+    A blank line among JSON lines is no message: None. It raises `CommandError` with what is wrong, without the place.
     """
     if form is Format.TEXT:
         return lambda line: Outgoing(line, key)
-    return lambda line: _from_json(line, key)
+    return lambda line: _from_json(line, key) if line.strip() else None
 
 
 def _from_json(line: bytes, key: bytes | None) -> Outgoing:

@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 
 from tarry.cli.failures import CommandError
 from tarry.cli.records import Format, as_json, as_text, reader
+from tarry.producer.producer import Outgoing
 from tarry.types import Header, Message, Offset, Origin, TopicPartition
 
 ORIGIN = Origin(TopicPartition("shop/orders", 3), Offset(9))
-read_json = reader(Format.JSONL, None)
+
+
+def read_json(line: bytes, key: bytes | None = None) -> Outgoing:
+    found = reader(Format.JSONL, key)(line)
+    assert found is not None
+    return found
 
 
 def message(
@@ -69,8 +75,8 @@ def test_what_is_printed_as_json_is_read_back(
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n")))
 def test_text_that_was_one_line_comes_back_as_it_was(text: str) -> None:
     line = reader(Format.TEXT, b"k")(text.encode())
-    assert (line.value, line.key) == (text.encode(), b"k")
-    assert as_text(message(line.value)) == text.encode() + b"\n"
+    assert line == Outgoing(text.encode(), b"k")
+    assert as_text(message(text.encode())) == text.encode() + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -82,10 +88,14 @@ def test_text_is_one_line_whatever_the_value(value: bytes | None, line: bytes) -
 
 
 def test_the_key_of_the_command_is_for_lines_without_one() -> None:
-    read = reader(Format.JSONL, b"all")
-    assert read(b'{"value": "v"}').key == b"all"
-    assert read(b'{"value": "v", "key": "own"}').key == b"own"
-    assert read(b'{"value": "v", "key": null}').key is None
+    assert read_json(b'{"value": "v"}', b"all").key == b"all"
+    assert read_json(b'{"value": "v", "key": "own"}', b"all").key == b"own"
+    assert read_json(b'{"value": "v", "key": null}', b"all").key is None
+
+
+def test_a_blank_line_is_a_message_in_text_and_none_in_json() -> None:
+    assert reader(Format.TEXT, None)(b"") == Outgoing(b"")
+    assert [reader(Format.JSONL, b"k")(line) for line in (b"", b" \r")] == [None, None]
 
 
 def test_headers_may_be_an_object() -> None:
@@ -101,7 +111,6 @@ def test_a_time_may_be_text_and_milliseconds_win() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"", "this is no JSON"),
         (b"plain text", "for plain lines use --format text"),
         (b'{"value": "v"', "this is no JSON"),
         (b"[" * 100_000, "this is no JSON"),
@@ -123,6 +132,7 @@ def test_a_time_may_be_text_and_milliseconds_win() -> None:
         (b'{"value": "v", "headers": [{"key": "h", "value": "x", "y": 1}]}', "a header must look like"),
         (b'{"value": "v", "partition": "1"}', "'partition' must be a whole number"),
         (b'{"value": "v", "partition": true}', "'partition' must be a whole number"),
+        (b'{"value": "v", "timestamp_ms": -9223372036854775809}', "is out of range"),
         (b'{"value": "v", "timestamp_ms": 1.5}', "'timestamp_ms' must be a whole number"),
         (b'{"value": "v", "timestamp": "2026-11-01T00:00"}', "a time needs its zone"),
         (b'{"value": "v", "timestamp": 5}', "'timestamp' 5"),
