@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tarry._wire.batch import (
+    RUNS_MAX,
     check_ends,
     collect,
     decode,
@@ -105,34 +106,49 @@ def test_as_many_fit_as_fit(sizes: list[int], limit: int):
 @rule("S45", "C7", "C108")
 @given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 25), st.integers(1, 25), st.integers(1, 120))
 def test_a_selection_is_the_longest_that_fits(rows: list[list[int]], position: int, count: int, limit: int):
-    sizes = [size for row in rows for size in row]
-    expected: list[int] = []
-    for size in sizes[position:]:
-        if len(expected) == count or (expected and sum(expected) + size > limit):
+    check_selection(rows, position, count, limit)
+
+
+@given(st.lists(SIZES, min_size=RUNS_MAX - 2, max_size=3 * RUNS_MAX), st.integers(0, 9), st.integers(9, 99))
+def test_a_selection_of_many_rows_is_the_same_in_few_runs(rows: list[list[int]], position: int, count: int):
+    found = check_selection(rows, position, count, 10_000)
+    assert len(found) <= RUNS_MAX
+
+
+def check_selection(rows: list[list[int]], position: int, count: int, limit: int) -> tuple[Run, ...]:
+    records = [bytes([number % 256]) * size for number, size in enumerate(size for row in rows for size in row)]
+    expected: list[bytes] = []
+    for record in records[position:]:
+        if len(expected) == count or (expected and len(b"".join(expected)) + len(record) > limit):
             break
-        expected.append(size)
-    found = collect(runs_of(rows), Position(position), count, limit)
-    assert [size for run in found for size in sizes_of(run)] == expected
-    assert sum(run.count for run in found) <= count
+        expected.append(record)
+    found = collect(runs_of(rows, records), Position(position), count, limit)
+    assert [record for run in found for record in records_of(run)] == expected
+    assert sum(run.count for run in found) == len(expected)
     assert sum(run.size for run in found) <= limit or len(expected) == 1
     at = position
     for run in found:
         assert run.count > 0
         assert run.base == at, "nothing is missing, nothing comes twice"
         at = run.end
+        check_ends(run.batch)
+    return found
 
 
-def runs_of(rows: list[list[int]]) -> list[Run]:
+def runs_of(rows: list[list[int]], records: list[bytes]) -> list[Run]:
     runs: list[Run] = []
     base = 0
     for row in rows:
-        runs.append(Run(Offset(base), seal([bytes(size) for size in row], [0] * len(row)), 0, len(row)))
+        batch = seal(records[base : base + len(row)], [0] * len(row))
+        runs.append(Run(Offset(base), batch, 0, len(row)))
         base += len(row)
     return runs
 
 
-def sizes_of(run: Run) -> list[int]:
-    return [run.batch.start_of(index + 1) - run.batch.start_of(index) for index in range(run.lo, run.hi)]
+def records_of(run: Run) -> list[bytes]:
+    places = [(run.batch.start_of(index), run.batch.start_of(index + 1)) for index in range(run.lo, run.hi)]
+    assert run.payload == b"".join(run.batch.records[start:end] for start, end in places)
+    return [run.batch.records[start:end] for start, end in places]
 
 
 @given(BATCHES, st.data())
