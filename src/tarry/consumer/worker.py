@@ -234,8 +234,11 @@ class Worker:
             plan = self._fetches.plan()
             if plan is not None:
                 targets = self._targets(plan.partitions)
-                if await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes) is None:
-                    await self._pause("fetching", backoff.next())
+                brought = await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes)
+                if brought:
+                    pacing.reset()
+                else:  # refused; or nothing there, though the log had said so
+                    await self._pause("fetching", (backoff if brought is None else pacing).next())
             elif self._alone():
                 await self._fetch_alone(backoff, pacing)
             else:
