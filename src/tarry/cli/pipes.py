@@ -128,7 +128,7 @@ class Lines:
     r"""Cuts a stream of bytes into lines; only the line end `\n` goes. A last line without one counts too."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._rest = b""
         self.number = 0
 
@@ -140,7 +140,7 @@ class Lines:
     @property
     def is_too_long(self) -> bool:
         """The line that has not ended yet is longer than any that could be used."""
-        return len(self._rest) > self._bytes_max
+        return len(self._rest) > self.bytes_max
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The lines that `data` completes, numbered from 1; no data is the end of the stream."""

@@ -149,8 +149,8 @@ class _Sending:
             raise refusal
         if self._lines.is_too_long:
             raise CommandError(
-                f"{self._source.name} line {self._lines.number + 1} has more than {len(self._lines.rest)} bytes, "
-                "more than the topic allows; is it the right file? "
+                f"{self._source.name} line {self._lines.number + 1} has no end within {self._lines.bytes_max} bytes, "
+                "more than this topic takes as one message; is it the right file? "
                 "`tarry topic create --max-record-bytes` sets the limit"
             )
 
