@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Self, overload
 
 import msgspec
@@ -38,6 +39,9 @@ BATCH_RECORDS_MAX = 1000
 BATCH_BYTES_MAX = 256 * 1024
 """A batch is sealed at this size; a single larger record travels alone (design 5.1)."""
 
+TIMESTAMP_MS_MIN = -62_135_596_800_000
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""Timestamps lie within the years 1 to 9999, which an aware datetime can show."""
 REPR_BYTES = 40
 """So much of a key or value is shown in the text of a message."""
 
@@ -338,10 +342,8 @@ class Batch(Sequence[Message]):
 
     def __iter__(self) -> Iterator[Message]:
         if self._messages is not None:
-            yield from self._messages
-            return
-        for segment in self._segments:
-            yield from self._decode(segment)
+            return iter(self._messages)
+        return chain.from_iterable(map(self._decode, self._segments))
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

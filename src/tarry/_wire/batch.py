@@ -14,8 +14,19 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import force_setattr
 
-from tarry.errors import DataError
-from tarry.types import Header, Message, Position, RecordBatch, Run, Segment
+from tarry.errors import BatchTooLarge, ConfigError, DataError, MessageTooLarge, TarryError
+from tarry.types import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_MIN,
+    Header,
+    Message,
+    Position,
+    RecordBatch,
+    Run,
+    Segment,
+)
 
 MAGIC = 0x7A
 VERSION = 1
@@ -153,6 +164,29 @@ def timestamps(batch: RecordBatch) -> list[int]:
     except _NOT_RECORDS as error:
         raise DataError(f"not valid records: {error}") from error
     return [record.timestamp_ms for record in records]
+
+
+def append_refusal(batch: RecordBatch, max_record_bytes: int, where: object = "this topic") -> TarryError | None:
+    """Why no store takes a batch: a size above its limit, or a time nobody can show (design 5.6); None: it may come."""
+    size, count = batch.size, batch.count
+    if size > max_record_bytes:
+        largest = max(batch.ends[index] - batch.start_of(index) for index in range(count))
+        if largest > max_record_bytes:
+            return MessageTooLarge(
+                f"a record of {largest} bytes: {where} takes up to {max_record_bytes} (max_record_bytes)",
+                size=largest,
+                limit=max_record_bytes,
+            )
+    if count > BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX and count > 1):
+        return BatchTooLarge(
+            f"a batch of {count} records and {size} bytes for {where}: at most {BATCH_RECORDS_MAX} records and "
+            f"{BATCH_BYTES_MAX} bytes go together; split it"
+        )
+    if batch.max_ms > TIMESTAMP_MS_MAX or batch.first_ms < TIMESTAMP_MS_MIN:
+        return ConfigError(
+            f"timestamps from {batch.first_ms} to {batch.max_ms} ms: they must lie in the years 1 to 9999"
+        )
+    return None
 
 
 def array_header(count: int) -> bytes:

@@ -29,6 +29,8 @@ from tarry.types import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_MIN,
     Header,
     Offset,
     ProducerStamp,
@@ -252,6 +254,11 @@ def _check_message(message: Outgoing) -> None:
     time = message.timestamp_ms
     if time is not None and not _is_int(time):
         raise ConfigTypeError(f"timestamp_ms={time!r} is not an int of milliseconds since 1970 UTC")
+    if time is not None and not TIMESTAMP_MS_MIN <= time <= TIMESTAMP_MS_MAX:
+        raise ConfigError(
+            f"timestamp_ms={time} lies outside of the years 1 to 9999 ({TIMESTAMP_MS_MIN} to {TIMESTAMP_MS_MAX}); "
+            "it counts milliseconds since 1970 UTC"
+        )
 
 
 def _check_bytes(what: str, given: object) -> None:

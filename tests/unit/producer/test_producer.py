@@ -242,6 +242,8 @@ async def test_what_a_message_may_be() -> None:
             ({"value": b"x", "headers": ["h"]}, ConfigTypeError, "a header must be a pair"),
             ({"value": b"x", "headers": [("h", b"")] * (HEADERS_MAX + 1)}, ConfigError, "65 headers; at most 64"),
             ({"value": b"x", "timestamp_ms": 1.5}, ConfigTypeError, "timestamp_ms=1.5 is not an int"),
+            ({"value": b"x", "timestamp_ms": 2**63}, ConfigError, "outside of the years 1 to 9999"),
+            ({"value": b"x", "timestamp_ms": -(2**63)}, ConfigError, "outside of the years 1 to 9999"),
         ]
         for message, error, text in wrong:
             with pytest.raises(error, match=text):

@@ -14,6 +14,7 @@ import pytest
 from tarry._wire.batch import (
     HEAD,
     RUN_OVERHEAD,
+    append_refusal,
     array_header,
     check_ends,
     collect,
@@ -28,7 +29,7 @@ from tarry._wire.batch import (
     seal,
     timestamps,
 )
-from tarry.errors import DataError
+from tarry.errors import BatchTooLarge, ConfigError, DataError, MessageTooLarge
 from tarry.types import Header, Offset, Origin, Position, RecordBatch, Run, Segment, TopicPartition
 from tests.marks import rule
 from tests.unit.wire.golden import golden
@@ -377,3 +378,21 @@ class TestReplies:
         assert (len(header), header[0], int.from_bytes(header[1:], "big")) == (5, 0xDD, count)
         assert len(header) < RUN_OVERHEAD
         assert len(msgspec.msgpack.decode(header + b"\xc0" * count)) == count
+
+
+def test_a_batch_above_a_limit_is_refused_with_its_sizes() -> None:
+    """By the records, by the bytes, by one record, by its time; what fits is not."""
+    limit = 2**20
+    assert append_refusal(seal([b"x"] * 1000, [0] * 1000), 10) is None
+    assert append_refusal(seal([bytes(limit)], [0]), limit) is None
+    cases = [
+        (seal([b"x"] * 1001, [0] * 1001), 10, BatchTooLarge, "1001 records and 1001 bytes"),
+        (seal([bytes(131_073)] * 2, [0] * 2), limit, BatchTooLarge, "2 records and 262146 bytes"),
+        (seal([bytes(10), bytes(11)], [0] * 2), 10, MessageTooLarge, "a record of 11 bytes"),
+        (seal([b"x"], [2**62]), 10, ConfigError, "years 1 to 9999"),
+        (seal([b"x"], [-(2**62)]), 10, ConfigError, "years 1 to 9999"),
+    ]
+    for batch, most, kind, text in cases:
+        refusal = append_refusal(batch, most)
+        assert isinstance(refusal, kind)
+        assert text in str(refusal)

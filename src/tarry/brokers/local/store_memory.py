@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tarry import abc
-from tarry._wire.batch import collect, timestamps
+from tarry._wire.batch import append_refusal, collect, timestamps
 from tarry.config import TopicOptions
 from tarry.errors import (
-    BatchTooLarge,
     CapacityExceeded,
     LogUnavailable,
-    MessageTooLarge,
     OutcomeUnknown,
     TarryError,
     TopicExists,
     TopicNotFound,
 )
-from tarry.types import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Offset, Position, ProducerStamp, RecordBatch, Run
+from tarry.types import Offset, Position, ProducerStamp, RecordBatch, Run
 
 SEQUENCES_MAX = 1024
 """Sequences remembered per producer and partition (design 5.4)."""
@@ -187,7 +185,9 @@ class MemoryStore:
 
     def _append(self, job: abc.Append) -> abc.Appended:
         part = self._partition(job.partition)
-        check_append(job.batch, part.options.max_record_bytes)
+        refusal = append_refusal(job.batch, part.options.max_record_bytes)
+        if refusal is not None:
+            raise refusal
         known = _known(part, job.stamp)
         if known is not None:
             return abc.Appended(known, duplicate=True)
@@ -258,31 +258,6 @@ class MemoryStore:
     def _told(self) -> abc.StoreListener:
         assert self._listener is not None, "open comes first"
         return self._listener
-
-
-def check_append(batch: RecordBatch, max_record_bytes: int) -> None:
-    """What every store refuses before it writes (design 5.1, 5.6).
-
-    Raises:
-        MessageTooLarge, BatchTooLarge: with both sizes.
-    """
-    before = 0
-    for index, end in enumerate(batch.ends):
-        if end - before > max_record_bytes:
-            raise MessageTooLarge(
-                f"record {index} of the batch has {end - before} bytes, the topic allows {max_record_bytes}; "
-                "create the topic with a larger max_record_bytes or send less",
-                size=end - before,
-                limit=max_record_bytes,
-            )
-        before = end
-    if batch.count > BATCH_RECORDS_MAX:
-        raise BatchTooLarge(f"a batch has {batch.count} records, the log takes {BATCH_RECORDS_MAX} at once; split it")
-    if batch.count > 1 and batch.size > BATCH_BYTES_MAX:
-        raise BatchTooLarge(
-            f"a batch of {batch.count} records has {batch.size} bytes, the log takes {BATCH_BYTES_MAX} at once; "
-            "split it"
-        )
 
 
 def _known(part: _Partition, stamp: ProducerStamp | None) -> Offset | None:

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tarry import abc
-from tarry._wire.batch import encode_ends, encode_head, join
+from tarry._wire.batch import append_refusal, encode_ends, encode_head, join
 from tarry.abc import Append, Appended, Clock, Job, JobResult, PartitionId, Row, Stored, TopicState, Trimmed
 from tarry.brokers.local.catalog import Catalog, Partition, Topic, state
 from tarry.brokers.local.committer import Changes
 from tarry.brokers.local.database import number
 from tarry.brokers.local.sequences import Sequences
 from tarry.errors import (
-    BatchTooLarge,
     CapacityExceeded,
-    MessageTooLarge,
     OutcomeUnknown,
     TarryError,
     TopicExists,
@@ -98,7 +96,7 @@ class Tables:
         if staged is None:
             return _no_partition(job.partition)
         part = staged.part
-        refusal = self._refusal(part, job.batch)
+        refusal = append_refusal(job.batch, part.topic.options.max_record_bytes, part.name)
         if refusal is not None:
             return refusal
         if job.stamp is not None:
@@ -138,25 +136,6 @@ class Tables:
             return None
         staged = self._staged[key] = _Staged(part, part.log_end, [])
         return staged
-
-    def _refusal(self, part: Partition, batch: RecordBatch) -> TarryError | None:
-        """Why a batch cannot be appended; None when it can."""
-        limit = part.topic.options.max_record_bytes
-        size, count = batch.size, batch.count
-        if size > limit:
-            largest = max(batch.ends[index] - batch.start_of(index) for index in range(count))
-            if largest > limit:
-                return MessageTooLarge(
-                    f"a record of {largest} bytes for {part.name}: its topic takes up to {limit} (max_record_bytes)",
-                    size=largest,
-                    limit=limit,
-                )
-        if count > BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX and count > 1):
-            return BatchTooLarge(
-                f"a batch of {count} records and {size} bytes for {part.name}: at most {BATCH_RECORDS_MAX} records and "
-                f"{BATCH_BYTES_MAX} bytes go together; split it"
-            )
-        return None
 
     def _insert(self, part: Partition, base: int, batch: RecordBatch, now_ms: int) -> None:
         part.ts_high = max(part.ts_high, batch.max_ms)

@@ -5,22 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tarry._wire.batch import seal
-from tarry.brokers.local.store_memory import check_append
-from tarry.errors import BatchTooLarge, LogUnavailable, MessageTooLarge, OutcomeUnknown
+from tarry.errors import LogUnavailable, OutcomeUnknown
 from tests.marks import rule
 from tests.unit.brokers.local.pump_rig import P0, PumpRig, python_calls
-
-
-def test_a_batch_above_the_limits_is_refused_with_its_size():
-    check_append(seal([b"x"] * 1000, [0] * 1000), 10)
-    with pytest.raises(BatchTooLarge, match="has 1001 records, the log takes 1000 at once"):
-        check_append(seal([b"x"] * 1001, [0] * 1001), 10)
-    with pytest.raises(BatchTooLarge, match="2 records has 262146 bytes"):
-        check_append(seal([bytes(131_073)] * 2, [0] * 2), 2**20)
-    check_append(seal([bytes(2**20)], [0]), 2**20)
-    with pytest.raises(MessageTooLarge, match="record 1 of the batch has 11 bytes, the topic allows 10") as refused:
-        check_append(seal([bytes(10), bytes(11)], [0] * 2), 10)
-    assert (refused.value.size, refused.value.limit) == (11, 10)
 
 
 def test_what_was_not_synced_is_lost_in_a_crash_and_nobody_was_told_otherwise():
