@@ -884,7 +884,9 @@ class TestLimits:
         assert taken(count=25) == [10, 10, 5, 0]
         assert taken(max_bytes=room(*[100] * 10) + room(*[100] * 5)) == [10, 5, 0, 0]
         assert taken(max_bytes=room(*[100] * 10) + room(100) - 1) == [10, 0, 0, 0]
+        reads = rig.store.reads
         assert taken(max_bytes=1) == [1, 0, 0, 0]
+        assert rig.store.reads == reads + 1, "where nothing has room nothing is read"
 
     @rule("K22")
     def test_a_large_message_delays_nobody_and_needs_few_polls(self):
