@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tarry._core.readiness import Gatherers, Wait
 from tests.marks import rule as proves
+from tests.unit.machines import HALF
 
 PARTITIONS: tuple[str, ...] = ("p", "q", "r")
 
@@ -99,4 +100,4 @@ class ReadinessMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @proves("S52", "S53")
 def test_agrees_with_adding_everything_up():
-    run_state_machine_as_test(ReadinessMachine)
+    run_state_machine_as_test(ReadinessMachine, settings=HALF)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tarry._core.waiters import Full, Parked, Partition, Threshold, Waiters
 from tests.marks import rule as proves
+from tests.unit.machines import HALF
 
 PARTITIONS: tuple[Partition, ...] = ("p", "q", "r")
 PER_PARTITION_MAX, TOTAL_MAX, ENTRIES_MAX = 4, 7, 18
@@ -177,4 +178,4 @@ class WaitersMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @proves("S17", "S24", "S25")
 def test_agrees_with_a_list():
-    run_state_machine_as_test(WaitersMachine)
+    run_state_machine_as_test(WaitersMachine, settings=HALF)

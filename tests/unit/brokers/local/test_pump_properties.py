@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,6 +24,7 @@ from tarry.errors import CapacityExceeded, NotAMember, TopicNotFound
 from tarry.types import HistoryId, Position, TopicPartition
 from tests.marks import rule as proves
 from tests.unit.brokers.local.pump_rig import Ask, PumpRig
+from tests.unit.machines import HALF
 
 SIZES = st.lists(st.sampled_from([1, 50, 100, 300, 1000]), min_size=1, max_size=4)
 COUNTS = st.integers(min_value=1, max_value=6)
@@ -33,8 +33,6 @@ WAITS = st.sampled_from([0.0, 0.5, 3.0, 40.0])
 TOPICS = {"kept": 2, "trimmed": 1}
 PARTITIONS = tuple(TopicPartition(topic, number) for topic, count in TOPICS.items() for number in range(count))
 TRIM_BYTES = 700
-HALF = settings(max_examples=settings().max_examples // 2)
-"""A run of 50 steps tries more than one example elsewhere."""
 
 
 @dataclass
