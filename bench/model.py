@@ -15,9 +15,10 @@ Options = Mapping[str, Any]
 UNITS = {
     "rate": "messages/s",
     "cpu_us": "us of CPU per message",
-    "row_messages": "messages per row",
     "deliver_p50_us": "us from send to delivery, median",
     "deliver_p99_us": "us from send to delivery, 99 %",
+    "answer_p50_us": "us from send to the answer of the wait, median",
+    "answer_p99_us": "us from send to the answer of the wait, 99 %",
     "receipt_p50_us": "us from send to receipt, median",
     "receipt_p99_us": "us from send to receipt, 99 %",
     "cpu_percent": "% of a core, all consumers together",

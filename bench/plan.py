@@ -42,35 +42,37 @@ def _read(scale: Scale) -> Part:
     )
     kafka = cluster(scale.messages)
     asyncio, trio = {"backend": "asyncio"}, {"backend": "trio"}
-    cases = (
+    cases = (  # what is compared stands together, so that a noisy moment hits both
         Case("async for", "reading:iterate", asyncio, file),
+        Case("aiokafka async for", "kafka:aiokafka_iterate", {}, kafka),
         Case("async for, trio", "reading:iterate", trio, file),
+        Case("poll, five fields", "reading:poll", {**asyncio, "what": "fields"}, file),
+        Case("confluent consume(500), five fields", "kafka:confluent_consume", {"fields": True}, kafka),
+        Case("poll, five fields, trio", "reading:poll", {**trio, "what": "fields"}, file),
+        Case("aiokafka getmany, five fields", "kafka:aiokafka_getmany", {"fields": True}, kafka),
+        Case("poll, values", "reading:poll", {**asyncio, "what": "value"}, file),
+        Case("confluent consume(500)", "kafka:confluent_consume", {}, kafka),
+        Case("aiokafka getmany", "kafka:aiokafka_getmany", {}, kafka),
+        Case("confluent poll", "kafka:confluent_poll", {}, kafka),
+        Case("poll, iterated", "reading:poll", {**asyncio, "what": "pass"}, file),
         Case("async for, five fields", "reading:iterate", {**asyncio, "fields": True}, file),
         Case("async for, resident", "reading:iterate_resident", {**asyncio, "messages": scale.messages // 2}, _place()),
-        Case("async for, rows of one message", "reading:iterate", {**asyncio, "passes": 4}, few),
         Case("async for, rows of 64 senders", "reading:iterate", {**asyncio, "passes": 2}, many),
-        Case("poll, iterated", "reading:poll", {**asyncio, "what": "pass"}, file),
-        Case("poll, values", "reading:poll", {**asyncio, "what": "value"}, file),
-        Case("poll, five fields", "reading:poll", {**asyncio, "what": "fields"}, file),
-        Case("poll, five fields, trio", "reading:poll", {**trio, "what": "fields"}, file),
-        Case("aiokafka async for", "kafka:aiokafka_iterate", {}, kafka),
-        Case("aiokafka getmany", "kafka:aiokafka_getmany", {}, kafka),
-        Case("aiokafka getmany, five fields", "kafka:aiokafka_getmany", {"fields": True}, kafka),
-        Case("confluent consume(500)", "kafka:confluent_consume", {}, kafka),
-        Case("confluent consume(500), five fields", "kafka:confluent_consume", {"fields": True}, kafka),
-        Case("confluent poll", "kafka:confluent_poll", {}, kafka),
+        Case("async for, rows of one message", "reading:iterate", {**asyncio, "passes": 4}, few),
     )
     judgements = (
         Judgement("async for", ("async for", "rate"), at_least=1_500_000),
         Judgement("async for, trio", ("async for, trio", "rate"), at_least=1_500_000),
-        _ratio("async for", "aiokafka async for", 6),
-        _ratio("async for, trio", "aiokafka async for", 6),
-        _ratio("async for", "confluent poll"),
+        _rates("async for", "aiokafka async for", 6),
+        _rates("async for, trio", "aiokafka async for", 6),
+        _rates("async for", "confluent poll"),
         Judgement("poll, values", ("poll, values", "rate"), at_least=2_000_000),
-        _ratio("poll, values", "confluent consume(500)"),
-        _ratio("poll, five fields", "confluent consume(500), five fields", 1),
-        _ratio("poll, five fields, trio", "confluent consume(500), five fields", 1),
-        _ratio("poll, five fields", "aiokafka getmany, five fields"),
+        _rates("poll, values", "confluent consume(500)"),
+        _rates("poll, five fields", "confluent consume(500), five fields", 1),
+        _rates("poll, five fields, trio", "confluent consume(500), five fields", 1),
+        _rates("poll, five fields", "aiokafka getmany, five fields"),
+        _costs("CPU: aiokafka async for / async for", "aiokafka async for", "async for"),
+        _costs("CPU: confluent / poll, five fields", "confluent consume(500), five fields", "poll, five fields"),
     )
     about = f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; tarry from a file, warm"
     return Part("read", about, scale.rounds, cases, judgements)
@@ -92,10 +94,10 @@ def _append(scale: Scale) -> Part:
     )
     baseline = "sqlite3, one commit per message"
     judgements = (
-        _ratio("1 sender", baseline),
-        _ratio("64 senders", baseline, 15),
-        _ratio("64 senders, trio", baseline, 15),
-        _ratio("256 senders", baseline),
+        _rates("1 sender", baseline),
+        _rates("64 senders", baseline, 15),
+        _rates("64 senders, trio", baseline, 15),
+        _rates("256 senders", baseline),
     )
     return Part("append", "one message of 200 bytes per send, durability full", scale.rounds, cases, judgements)
 
@@ -103,27 +105,21 @@ def _append(scale: Scale) -> Part:
 def _wake(scale: Scale) -> Part:
     place = _place()
     normal = {"durability": "normal", "messages": scale.wakes}
+    waits = {"messages": scale.wakes // 5, "backend": "asyncio"}
+    some = {**normal, **waits}
     cases = (
         Case("normal", "waking:deliver", {**normal, "backend": "asyncio"}, place),
         Case("normal, trio", "waking:deliver", {**normal, "backend": "trio"}, place),
         Case("full", "waking:deliver", {**normal, "durability": "full", "backend": "asyncio"}, place),
-        Case(
-            "normal, one of 1,000 partitions",
-            "waking:deliver",
-            {**normal, "backend": "asyncio", "partitions": 1000},
-            place,
-        ),
+        Case("normal, one of 1,000 partitions", "waking:deliver", {**some, "partitions": 1000}, place),
+        Case("readiness wait, one partition", "waking:answer", {**waits, "partitions": 1}, place),
+        Case("readiness wait, 1,000 partitions", "waking:answer", {**waits, "partitions": 1000}, place),
     )
     judgements = (
-        Judgement(
-            "one of 1,000 partitions / of one",
-            ("normal, one of 1,000 partitions", "deliver_p50_us"),
-            ("normal", "deliver_p50_us"),
-        ),
+        _delays("readiness wait, 1,000 partitions", "readiness wait, one partition", "answer_p50_us", at_most=2),
+        _delays("normal, one of 1,000 partitions", "normal", "deliver_p50_us"),
     )
-    return Part(
-        "wake", "send to delivery, producer and parked consumer in one process", scale.rounds, cases, judgements
-    )
+    return Part("wake", "from send to whoever waits, in one process", scale.rounds, cases, judgements)
 
 
 def _park(scale: Scale) -> Part:
@@ -145,8 +141,17 @@ def _park(scale: Scale) -> Part:
     return Part("park", f"{count} consumers in poll(max_wait=...), nothing comes", 1, cases, judgements)
 
 
-def _ratio(ours: str, theirs: str, at_least: float | None = None) -> Judgement:
+def _rates(ours: str, theirs: str, at_least: float | None = None) -> Judgement:
     return Judgement(f"{ours} / {theirs}", (ours, "rate"), (theirs, "rate"), at_least)
+
+
+def _costs(text: str, theirs: str, ours: str) -> Judgement:
+    """Says more than rates do while others use the machine."""
+    return Judgement(text, (theirs, "cpu_us"), (ours, "cpu_us"))
+
+
+def _delays(ours: str, theirs: str, metric: str, at_most: float | None = None) -> Judgement:
+    return Judgement(f"{ours} / {theirs}", (ours, metric), (theirs, metric), at_most=at_most)
 
 
 def _file(name: str, messages: int, senders: int) -> Fixture:
