@@ -397,6 +397,7 @@ async def test_a_copy_taken_at_any_moment_opens_with_all_that_was_answered(path:
         assert (await rig.append(part, b"next")).base == 30
 
 
+@pytest.mark.slow
 @rule("K39")
 async def test_cancelled_callers_leave_no_transaction_open(path: Path) -> None:
     choose = random.Random(39)
@@ -1000,6 +1001,7 @@ async def test_what_a_producer_sent_is_forgotten_with_its_messages_an_hour_later
         assert not (await rig.append(part, b"a", sequence=1)).duplicate
 
 
+@pytest.mark.slow
 async def test_the_file_keeps_no_more_sequences_than_the_window_and_some(path: Path) -> None:
     async with opened(make_sqlite, path, FAST) as rig:
         (part,) = await rig.topic()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ from tests.unit.brokers.local.store_rig import (
     batch_of,
 )
 
+pytestmark = pytest.mark.slow
 TOPICS = ("plain", "small", "young", "tiny records")
 OPTIONS = {
     "plain": TopicOptions(partitions=2),
