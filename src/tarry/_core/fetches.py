@@ -230,6 +230,8 @@ def from_position(segment: Segment, position: Position) -> Segment | None:
 
 def pieces(segment: Segment, size: int) -> list[Segment]:
     """Split a segment into parts of at most `size` bytes each (a larger record alone), fit to be decoded at once."""
+    if segment.size <= size:
+        return [segment]
     parts: list[Segment] = []
     rest: Segment | None = segment
     while rest is not None:

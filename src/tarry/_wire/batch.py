@@ -145,8 +145,9 @@ def check_ends(batch: RecordBatch) -> None:
         DataError: names the first record that does not fit.
     """
     before = 0
-    for index, end in enumerate(batch.ends):
+    for end in batch.ends:
         if end <= before:
+            index = next(index for index in range(batch.count) if batch.ends[index] <= batch.start_of(index))
             raise DataError(f"record {index} of a batch has length {end - before}")
         before = end
     if before != batch.size or not batch.count:
