@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from enum import Enum
 from importlib.resources import files
 from typing import Any, Final
 
+from tarry._core import outcomes
+from tarry._core.outcomes import Verdict
 from tarry.config import LogOptions
 from tarry.errors import DataError, LogBusy, LogFull, LogUnavailable, TarryError
 
@@ -28,30 +29,6 @@ WAL_BYTES_KEPT: Final = 4 * 1024 * 1024
 """The write-ahead file is cut back to this size when it starts over."""
 
 
-class Verdict(Enum):
-    """What an SQLite error says about the transaction it broke."""
-
-    BUSY = "somebody else holds the write lock; nothing was applied"
-    FULL = "no space; a rollback undoes all of it"
-    REFUSED = "this statement is not possible; a rollback undoes all of it"
-    BROKEN = "the connection can no longer be trusted; proves nothing"
-
-
-_VERDICTS: Final = {
-    sqlite3.SQLITE_BUSY: Verdict.BUSY,
-    sqlite3.SQLITE_LOCKED: Verdict.BUSY,
-    sqlite3.SQLITE_FULL: Verdict.FULL,
-    sqlite3.SQLITE_CONSTRAINT: Verdict.REFUSED,
-    sqlite3.SQLITE_ERROR: Verdict.REFUSED,
-    sqlite3.SQLITE_TOOBIG: Verdict.REFUSED,
-    sqlite3.SQLITE_MISMATCH: Verdict.REFUSED,
-    sqlite3.SQLITE_RANGE: Verdict.REFUSED,
-    sqlite3.SQLITE_READONLY: Verdict.REFUSED,
-    sqlite3.SQLITE_AUTH: Verdict.REFUSED,
-    sqlite3.SQLITE_PERM: Verdict.REFUSED,
-}
-
-
 def primary_code(error: sqlite3.Error) -> int | None:
     """The primary result code of an error; None when it did not come from SQLite itself."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
@@ -59,8 +36,8 @@ def primary_code(error: sqlite3.Error) -> int | None:
 
 
 def verdict(error: sqlite3.Error) -> Verdict:
-    """An allow-list: only what is known to prove a rollback counts as such (W11)."""
-    return _VERDICTS.get(primary_code(error) or 0, Verdict.BROKEN)
+    """What an error proves about the transaction that it broke."""
+    return outcomes.verdict(getattr(error, "sqlite_errorcode", None))
 
 
 def open_writer(path: str, options: LogOptions, connect: Connect) -> sqlite3.Connection:

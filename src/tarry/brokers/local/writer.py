@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tarry._core.outcomes import Verdict
 from tarry._runtime.threads import attempts
 from tarry.abc import Append, Clock, DeleteTopic, Job, JobResult, Retain
 from tarry.brokers.local.committer import Changes, Outcome
-from tarry.brokers.local.database import Connect, Verdict, explain, number, open_writer, verdict
+from tarry.brokers.local.database import Connect, explain, number, open_writer, verdict
 from tarry.brokers.local.tables import Tables
 from tarry.brokers.local.wal import IDLE_S, RETRY_S, WriteAhead
 from tarry.config import LogOptions
