@@ -38,6 +38,7 @@ class Marks:
     Args:
         floor: below this nothing is brought back: what was stored before, or what lies in front of a seek (Q4).
         explicit: the highest offset that the user gave since the last seek.
+        is_known: the log has said what it holds; `in_doubt`: since then a store was lost.
         seeks: how many seeks there were, `followed` how many of them a store has followed; the first store after a seek
             may go down (design 1.3).
     """
@@ -47,6 +48,7 @@ class Marks:
     delivered: Offset | None = None
     finished: Offset | None = None
     explicit: Offset | None = None
+    is_known: bool = False
     in_doubt: bool = False
     seeks: int = 0
     followed: int = 0
@@ -55,6 +57,10 @@ class Marks:
     def sought(self) -> bool:
         """A seek happened and nothing was stored since."""
         return self.seeks > self.followed
+
+    def hold(self, stored: Offset | None) -> None:
+        """The log has said what it holds."""
+        self.stored, self.is_known, self.in_doubt = stored, True, False
 
     def given(self, offset: Offset) -> None:
         """The user said that everything up to `offset` is finished."""
@@ -78,7 +84,7 @@ class Commits:
     def found(self, partition: TopicPartition, stored: Offset | None) -> None:
         """What the log holds, read when the partition was taken over: the floor of a rewind (Q4)."""
         marks = self[partition]
-        marks.stored, marks.in_doubt = stored, False
+        marks.hold(stored)
         if not marks.seeks:
             marks.floor = stored
 
@@ -131,7 +137,7 @@ class Commits:
     def accepted(self, store: Store, now_stored: Offset | None) -> None:
         """The log answered a store with what it holds now. A refused one changes nothing here (C53)."""
         marks = self[store.partition]
-        marks.stored, marks.in_doubt = now_stored, False
+        marks.hold(now_stored)
         marks.followed = max(marks.followed, store.seeks)
         if store.offset is None and store.explicit:
             marks.explicit = marks.floor = None

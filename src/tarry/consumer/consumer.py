@@ -248,12 +248,17 @@ class Consumer:
             self._note()
             rewound = await self._finish()
         finally:
-            committed = {partition: self._commits[partition].stored for partition in self._positions}
-            self._report = ShutdownReport(committed, rewound, self._unfinished())
+            self._report = ShutdownReport(self._committed(), rewound, self._unfinished())
             self._state = State.CLOSED
             self._left(self)
             self._closed.set()
             self._arrived()
+
+    def _committed(self) -> dict[TopicPartition, Offset | None]:
+        """What is stored, for each partition of which that is known for sure."""
+        named = self._reads.identity.name is not None
+        marks = {partition: self._commits[partition] for partition in self._positions}
+        return {at: mark.stored for at, mark in marks.items() if not named or (mark.is_known and not mark.in_doubt)}
 
     async def _wait_for_reader(self) -> None:
         """Until the reader asks again, ends, or shuts down itself; at most `drain_timeout`."""
