@@ -28,6 +28,8 @@ class Scale:
 FULL = Scale(rounds=3, messages=400_000, small_rows=20_000, append_s=1.5, wakes=500, consumers=1000, park_s=10.0)
 QUICK = Scale(rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5)
 
+FOLDER = "folder"
+
 
 def parts(scale: Scale) -> list[Part]:
     """All of them."""
@@ -36,45 +38,47 @@ def parts(scale: Scale) -> list[Part]:
 
 def _read(scale: Scale) -> Part:
     file = _file("log", scale.messages, senders=0)
-    few, many = (
-        _file("log of one sender", scale.small_rows, senders=1),
-        _file("log of 64", scale.messages // 4, senders=64),
-    )
+    few, many = _file("few", scale.small_rows, senders=1), _file("many", scale.messages // 4, senders=64)
+    memory = _place()
     kafka = cluster(scale.messages)
-    asyncio, trio = {"backend": "asyncio"}, {"backend": "trio"}
     cases = (  # what is compared stands together, so that a noisy moment hits both
-        Case("async for", "reading:iterate", asyncio, file),
+        _reading("async for", file),
         Case("aiokafka async for", "kafka:aiokafka_iterate", {}, kafka),
-        Case("async for, trio", "reading:iterate", trio, file),
-        Case("poll, five fields", "reading:poll", {**asyncio, "what": "fields"}, file),
+        _reading("async for", file, "trio", backend="trio"),
+        _reading("async for", memory, "resident", messages=scale.messages // 2),
+        _reading("poll, five fields", file),
         Case("confluent consume(500), five fields", "kafka:confluent_consume", {"fields": True}, kafka),
-        Case("poll, five fields, trio", "reading:poll", {**trio, "what": "fields"}, file),
+        _reading("poll, five fields", file, "trio", backend="trio"),
+        _reading("poll, five fields", memory, "resident", messages=scale.messages // 2),
         Case("aiokafka getmany, five fields", "kafka:aiokafka_getmany", {"fields": True}, kafka),
-        Case("poll, values", "reading:poll", {**asyncio, "what": "value"}, file),
+        _reading("poll, values", file),
         Case("confluent consume(500)", "kafka:confluent_consume", {}, kafka),
+        _reading("poll, values", memory, "resident", messages=scale.messages // 2),
         Case("aiokafka getmany", "kafka:aiokafka_getmany", {}, kafka),
         Case("confluent poll", "kafka:confluent_poll", {}, kafka),
-        Case("poll, iterated", "reading:poll", {**asyncio, "what": "pass"}, file),
-        Case("async for, five fields", "reading:iterate", {**asyncio, "fields": True}, file),
-        Case("async for, resident", "reading:iterate_resident", {**asyncio, "messages": scale.messages // 2}, _place()),
-        Case("async for, rows of 64 senders", "reading:iterate", {**asyncio, "passes": 2}, many),
-        Case("async for, rows of one message", "reading:iterate", {**asyncio, "passes": 4}, few),
+        _reading("poll", file),
+        _reading("async for, five fields", file),
+        _reading("async for", many, "rows of 64 senders", passes=2),
+        _reading("async for", few, "rows of one message", passes=4),
     )
     judgements = (
         Judgement("async for", ("async for", "rate"), at_least=1_500_000),
         Judgement("async for, trio", ("async for, trio", "rate"), at_least=1_500_000),
+        Judgement("async for, resident", ("async for, resident", "rate"), at_least=1_500_000),
         _rates("async for", "aiokafka async for", 6),
         _rates("async for, trio", "aiokafka async for", 6),
         _rates("async for", "confluent poll"),
         Judgement("poll, values", ("poll, values", "rate"), at_least=2_000_000),
+        Judgement("poll, values, resident", ("poll, values, resident", "rate"), at_least=2_000_000),
         _rates("poll, values", "confluent consume(500)"),
         _rates("poll, five fields", "confluent consume(500), five fields", 1),
         _rates("poll, five fields, trio", "confluent consume(500), five fields", 1),
+        _rates("poll, five fields, resident", "confluent consume(500), five fields", 1),
         _rates("poll, five fields", "aiokafka getmany, five fields"),
         _costs("CPU: aiokafka async for / async for", "aiokafka async for", "async for"),
         _costs("CPU: confluent / poll, five fields", "confluent consume(500), five fields", "poll, five fields"),
     )
-    about = f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; tarry from a file, warm"
+    about = f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; from a file in the page cache, or resident"
     return Part("read", about, scale.rounds, cases, judgements)
 
 
@@ -141,6 +145,13 @@ def _park(scale: Scale) -> Part:
     return Part("park", f"{count} consumers in poll(max_wait=...), nothing comes", 1, cases, judgements)
 
 
+def _reading(how: str, where: Fixture, remark: str = "", **options: int | str) -> Case:
+    """From a file, or (in the folder) from the memory of a log that was just written."""
+    measure = "reading:from_memory" if where.name == FOLDER else "reading:from_file"
+    name = f"{how}, {remark}" if remark else how
+    return Case(name, measure, {"how": how, "backend": "asyncio", **options}, where)
+
+
 def _rates(ours: str, theirs: str, at_least: float | None = None) -> Judgement:
     return Judgement(f"{ours} / {theirs}", (ours, "rate"), (theirs, "rate"), at_least)
 
@@ -172,4 +183,4 @@ def _place() -> Fixture:
     def opened(folder: Path) -> Generator[Options]:
         yield {"folder": str(folder)}
 
-    return Fixture("folder", opened)
+    return Fixture(FOLDER, opened)

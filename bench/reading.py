@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 import tarry
 from bench.clocks import Stopwatch
 from bench.records import BATCH, TOPIC, VALUE, key
+from tarry.client import Client
 from tarry.consumer.consumer import Consumer
 from tarry.producer.producer import Outgoing
 
 ALL_IN_MEMORY = 1 << 30
+
+Read = Callable[[Consumer, int], Awaitable[None]]
 
 
 def fill(path: str, messages: int, senders: int) -> dict[str, int]:
@@ -25,42 +27,41 @@ def fill(path: str, messages: int, senders: int) -> dict[str, int]:
     return {"messages": messages - messages % max(senders, 1)}
 
 
-def iterate(path: str, messages: int, backend: str, *, fields: bool = False, passes: int = 1) -> dict[str, float]:
-    """`async for`, from the file (which the system has in memory)."""
-    return anyio.run(partial(_read, path, messages, passes, _iterate_fields if fields else _iterate), backend=backend)
+def from_file(path: str, messages: int, how: str, backend: str, *, passes: int = 1) -> dict[str, float]:
+    """From a file that the system has in memory and the log has not; `how` as in `READS`."""
+    return anyio.run(partial(_from_file, path, messages, READS[how], passes), backend=backend)
 
 
-def iterate_resident(folder: str, messages: int, backend: str) -> dict[str, float]:
-    """`async for`, from what the log keeps in memory of its newest batches."""
+def from_memory(folder: str, messages: int, how: str, backend: str) -> dict[str, float]:
+    """From what the log keeps in memory of its newest batches."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        return anyio.run(_iterate_resident, str(Path(place) / "log.db"), messages, backend=backend)
-
-
-def poll(path: str, messages: int, backend: str, what: str) -> dict[str, float]:
-    """`poll`, and what is done with the messages of each batch: `pass`, `value` or `fields`."""
-    return anyio.run(partial(_read, path, messages, 1, partial(_poll, looks=LOOKS[what])), backend=backend)
+        return anyio.run(partial(_from_memory, str(Path(place) / "log.db"), messages, READS[how]), backend=backend)
 
 
 async def _fill(path: str, messages: int, senders: int) -> None:
     async with tarry.connect(path, durability="memory") as client:
         await client.create_topic(TOPIC)
-        async with client.producer(TOPIC) as producer:
-            if not senders:
-                for first in range(0, messages, BATCH):
-                    await producer.send_many([Outgoing(VALUE, key(first + index)) for index in range(BATCH)])
-                return
+        if not senders:
+            await _send_batches(client, messages)
+            return
+        async with client.producer(TOPIC) as producer, anyio.create_task_group() as tasks:
 
             async def send(count: int) -> None:
                 for number in range(count):
                     await producer.send(VALUE, key=key(number))
 
-            async with anyio.create_task_group() as tasks:
-                for _ in range(senders):
-                    tasks.start_soon(send, messages // senders)
+            for _ in range(senders):
+                tasks.start_soon(send, messages // senders)
 
 
-async def _read(path: str, messages: int, passes: int, read: Callable[[Consumer, int], Any]) -> dict[str, float]:
-    async with tarry.connect(path) as client, client.consumer(TOPIC, start=tarry.Start.first()) as consumer:
+async def _send_batches(client: Client, messages: int) -> None:
+    async with client.producer(TOPIC) as producer:
+        for first in range(0, messages, BATCH):
+            await producer.send_many([Outgoing(VALUE, key(first + index)) for index in range(BATCH)])
+
+
+async def _from_file(path: str, messages: int, read: Read, passes: int) -> dict[str, float]:
+    async with tarry.connect(path) as client, client.consumer(TOPIC) as consumer:
         await read(consumer, BATCH)
         watch = Stopwatch()
         await read(consumer, messages - BATCH)
@@ -70,16 +71,14 @@ async def _read(path: str, messages: int, passes: int, read: Callable[[Consumer,
         return watch.per_message(messages * passes - BATCH)
 
 
-async def _iterate_resident(path: str, messages: int) -> dict[str, float]:
+async def _from_memory(path: str, messages: int, read: Read) -> dict[str, float]:
     async with tarry.connect(path, durability="memory", resident_bytes=ALL_IN_MEMORY) as client:
         await client.create_topic(TOPIC)
-        async with client.producer(TOPIC) as producer:
-            for first in range(0, messages, BATCH):
-                await producer.send_many([Outgoing(VALUE, key(first + index)) for index in range(BATCH)])
+        await _send_batches(client, messages)
         async with client.consumer(TOPIC) as consumer:
-            await _iterate(consumer, BATCH)
+            await read(consumer, BATCH)
             watch = Stopwatch()
-            await _iterate(consumer, messages - BATCH)
+            await read(consumer, messages - BATCH)
             return watch.per_message(messages - BATCH)
 
 
@@ -99,7 +98,7 @@ async def _iterate_fields(consumer: Consumer, count: int) -> None:
             break
 
 
-async def _poll(consumer: Consumer, count: int, looks: Callable[[Iterable[tarry.Message]], None]) -> None:
+async def _poll(consumer: Consumer, count: int, *, looks: Callable[[Iterable[tarry.Message]], None]) -> None:
     while count > 0:
         batch = await consumer.poll()
         looks(batch)
@@ -121,4 +120,11 @@ def _fields(batch: Iterable[tarry.Message]) -> None:
         _ = (message.value, message.key, message.headers, message.offset, message.timestamp_ms)
 
 
-LOOKS: dict[str, Callable[[Iterable[tarry.Message]], None]] = {"pass": _pass, "value": _value, "fields": _fields}
+READS: dict[str, Read] = {
+    "async for": _iterate,
+    "async for, five fields": _iterate_fields,
+    "poll": partial(_poll, looks=_pass),
+    "poll, values": partial(_poll, looks=_value),
+    "poll, five fields": partial(_poll, looks=_fields),
+}
+"""Read that many messages: how, and what is done with each."""

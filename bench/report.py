@@ -81,10 +81,10 @@ def lines(part: Part, outcomes: Mapping[str, Outcome]) -> list[str]:
     for judgement in part.judgements:
         found = judge(judgement, outcomes)
         if found is None:
-            text.append(f"  {judgement.text:<60} not measured")
+            text.append(f"  {judgement.text:<68} not measured")
             continue
         verdict = VERDICTS[judgement.meets(found.median)]
-        text.append(f"  {judgement.text:<60} {_numbers(found)}  {judgement.budget} {verdict}".rstrip())
+        text.append(f"  {judgement.text:<68} {_numbers(found)}  {judgement.budget} {verdict}".rstrip())
     return text
 
 
