@@ -78,7 +78,9 @@ def _read(scale: Scale) -> Part:
         _costs("CPU: aiokafka async for / async for", "aiokafka async for", "async for"),
         _costs("CPU: confluent / poll, five fields", "confluent consume(500), five fields", "poll, five fields"),
     )
-    about = f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; from a file in the page cache, or resident"
+    about = (
+        f"{scale.messages:,} messages: values of 200 bytes, keys of 10, batches of 1,000; from a warm file or resident"
+    )
     return Part("read", about, scale.rounds, cases, judgements)
 
 
