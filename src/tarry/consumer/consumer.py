@@ -531,12 +531,12 @@ class Consumer:
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
-        if self._reads.identity.name is not None and self._positions[owned].next is None:
-            await self._storing.find(owned)  # nobody will, once there is a position
         resolved = await self._session.resolve(owned, start)
-        self._note()
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
+        if self._reads.identity.name is not None and not self._commits[owned].is_known:
+            await self._storing.find(owned)  # nobody will, once there is a position
+        self._note()
         self._drop_in_hand(owned)
         self._positions.seek(owned, resolved.position, resolved.history)
         self._commits.sought(owned, resolved.position)
