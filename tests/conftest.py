@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt one need the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Deadlines per example are off everywhere: they measure the machine. The ceiling per test is pytest's `timeout`.
 settings.register_profile("dev", max_examples=50, deadline=None)
