@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt one need the default.
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt one need it back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
