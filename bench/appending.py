@@ -12,6 +12,10 @@ import anyio
 import tarry
 from bench.clocks import Stopwatch, percentile
 from bench.records import TOPIC, VALUE, key
+from tarry.producer.producer import Outgoing
+
+WARM_UP = 20_000
+"""Messages written first: from then on the write-ahead file is written over, which syncs faster than growing it."""
 
 
 def concurrent(folder: str, senders: int, seconds: float, backend: str) -> dict[str, float]:
@@ -39,6 +43,7 @@ async def _concurrent(path: str, senders: int, seconds: float) -> dict[str, floa
                     for _ in range(senders):
                         tasks.start_soon(send, time.perf_counter() + duration)
 
+            await producer.send_many([Outgoing(VALUE, key(number)) for number in range(WARM_UP)])
             await send_together(seconds / 10)
             waits.clear()
             watch = Stopwatch()
@@ -67,6 +72,10 @@ def commit_each(folder: str, seconds: float) -> dict[str, float]:
                 count += 1
             return count
 
+        with db:
+            db.execute("BEGIN")
+            rows = [(key(number), VALUE, 0) for number in range(WARM_UP)]
+            db.executemany("INSERT INTO log (key, value, timestamp_ms) VALUES (?, ?, ?)", rows)
         write(time.perf_counter() + seconds / 10)
         watch = Stopwatch()
         count = write(time.perf_counter() + seconds)
