@@ -199,6 +199,31 @@ class TestReads:
 
     @rule("K16")
     @PARTITIONS
+    @pytest.mark.parametrize("verb", ["anext", "poll"])
+    @virtual(seeds=3)
+    async def test_a_cancel_between_the_arrival_and_the_readers_turn_is_a_cancel(
+        self, partitions: int, verb: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reader has been woken for a message, and is cancelled before it goes on."""
+        async with opened(partitions) as rig, rig.consumer() as consumer, anyio.create_task_group() as tasks:
+            reader = start(tasks, lambda: anext(consumer) if verb == "anext" else consumer.poll(max_wait=60.0))
+            await settled()
+            arrived = consumer._worker._arrived
+
+            def arrive_and_cancel() -> None:
+                arrived()
+                if consumer._fetches.messages:
+                    reader.scope.cancel()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(consumer._worker, "_arrived", arrive_and_cancel)
+                append_now(rig)
+                await reader.done.wait()
+            assert reader.outcome == "cancelled"
+            assert (await read_in_a_task(consumer)).offset == 0
+
+    @rule("K16")
+    @PARTITIONS
     @virtual(seeds=5)
     async def test_a_cancel_some_turns_after_the_arrival(self, partitions: int) -> None:
         """However far the message has come: it is returned once, or it comes to the next reader; never both."""

@@ -376,7 +376,8 @@ class TestWhoWaits:
     async def test_from_another_task_it_waits_until_the_reader_asks_again(self) -> None:
         async with opened() as rig, anyio.create_task_group() as tasks:
             await rig.fill(P0, 10)
-            consumer = await rig.consumer(commit=AutoCommit.finished(100.0)).__aenter__()
+            options = PollOptions(count=1)  # the next messages wait in the read-ahead, not in the list in hand
+            consumer = await rig.consumer(commit=AutoCommit.finished(100.0), poll=options).__aenter__()
             finished: list[int] = []
 
             async def loop() -> str:
