@@ -812,6 +812,17 @@ class TestDisk:
         assert poll.error is error
         assert rig.pump.parked == 0
 
+    def test_a_read_that_found_nothing_where_something_is_looks_again(self):
+        """A store may answer so when retention passed the position; what is there now comes with the next read."""
+        rig = PumpRig(cold=True)
+        rig.append(1)
+        poll = rig.poll(0, max_wait=5)
+        rig.store.disk.clear()
+        rig.pump._disk_read(rig.pump._probes[poll], 0, (1000, MIB, True), abc.Selection(()))
+        assert (poll.pending, len(rig.store.disk), rig.pump.parked) == (True, 1, 1)
+        rig.store.end_reads()
+        assert poll.count == 1
+
     def test_several_cold_targets_are_read_one_after_the_other_within_the_limits(self):
         rig = PumpRig(cold=True)
         rig.append(3, P0)

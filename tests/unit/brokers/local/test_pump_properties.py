@@ -30,7 +30,7 @@ SIZES = st.lists(st.sampled_from([1, 50, 100, 300, 1000]), min_size=1, max_size=
 COUNTS = st.integers(min_value=1, max_value=6)
 MAX_BYTES = st.sampled_from([1, RUN_OVERHEAD + 1, RUN_OVERHEAD + 150, RUN_OVERHEAD + 400, 1_000_000])
 WAITS = st.sampled_from([0.0, 0.5, 3.0, 40.0])
-TOPICS = {"kept": 2, "trimmed": 1}
+TOPICS = {"kept": 1, "trimmed": 1}
 PARTITIONS = tuple(TopicPartition(topic, number) for topic, count in TOPICS.items() for number in range(count))
 TRIM_BYTES = 700
 
@@ -195,6 +195,14 @@ class PumpMachine(RuleBasedStateMachine):
         if not log.trim and not self.cold:
             assert self.rig.store.reads - reads == polls, "one read for each poll that ends, none for the others"
 
+    @rule(partition=st.sampled_from(PARTITIONS), size=st.sampled_from([1, 50, 100, 150]))
+    def append_one(self, partition: TopicPartition, size: int) -> None:
+        self.append(partition, [size])
+
+    @rule(partition=st.sampled_from(PARTITIONS), sizes=st.lists(st.sampled_from([50, 100]), min_size=1, max_size=3))
+    def append_few(self, partition: TopicPartition, sizes: list[int]) -> None:
+        self.append(partition, sizes)
+
     @rule(
         partition=st.sampled_from(PARTITIONS),
         back=st.integers(min_value=0, max_value=8),
@@ -216,6 +224,12 @@ class PumpMachine(RuleBasedStateMachine):
     )
     def park(self, partition: TopicPartition, back: int, min_count: int, max_bytes: int) -> None:
         self.ask_poll([(partition, self.position(partition, back))], 6, min_count, max_bytes, 40.0)
+
+    @rule(partition=st.sampled_from(PARTITIONS), max_bytes=st.sampled_from([RUN_OVERHEAD + 150, RUN_OVERHEAD + 400]))
+    def park_behind_a_message(self, partition: TopicPartition, max_bytes: int) -> None:
+        self.append(partition, [100])
+        self.answers_are_right()
+        self.ask_poll([(partition, self.position(partition, 1))], 9, 9, max_bytes, 40.0)
 
     @rule(
         partitions=st.lists(st.sampled_from(PARTITIONS), min_size=2, unique=True),
@@ -344,6 +358,12 @@ class ColdPumpMachine(PumpMachine):
                 return
             self.rig.store.end_read()
         raise AssertionError("reads without end")
+
+    @precondition(lambda self: self.rig.store.disk)
+    @rule(topic=st.sampled_from(list(TOPICS)))
+    def a_topic_goes_while_it_is_read(self, topic: str) -> None:
+        self.delete(topic)
+        self.all_reads_end()
 
     def expect(self, request: Poll | Wait, answer: Any) -> None:
         """Judged when it comes: a poll's answer is what was there at some moment of its read."""
