@@ -25,7 +25,7 @@ class Scale:
     park_s: float
 
 
-FULL = Scale(rounds=3, messages=400_000, small_rows=20_000, append_s=1.5, wakes=500, consumers=1000, park_s=10.0)
+FULL = Scale(rounds=3, messages=300_000, small_rows=20_000, append_s=1.2, wakes=400, consumers=1000, park_s=6.0)
 QUICK = Scale(rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5)
 
 FOLDER = "folder"
