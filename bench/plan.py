@@ -25,7 +25,7 @@ class Scale:
     park_s: float
 
 
-FULL = Scale(rounds=3, messages=300_000, small_rows=20_000, append_s=1.2, wakes=400, consumers=1000, park_s=6.0)
+FULL = Scale(rounds=3, messages=200_000, small_rows=20_000, append_s=1.2, wakes=400, consumers=1000, park_s=6.0)
 QUICK = Scale(rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5)
 
 FOLDER = "folder"
@@ -45,15 +45,15 @@ def _read(scale: Scale) -> Part:
         _reading("async for", file),
         Case("aiokafka async for", "kafka:aiokafka_iterate", {}, kafka),
         _reading("async for", file, "trio", backend="trio"),
-        _reading("async for", memory, "resident", messages=scale.messages // 2),
+        _reading("async for", memory, "resident", messages=scale.messages),
         _reading("poll, five fields", file),
         Case("confluent consume(500), five fields", "kafka:confluent_consume", {"fields": True}, kafka),
         _reading("poll, five fields", file, "trio", backend="trio"),
-        _reading("poll, five fields", memory, "resident", messages=scale.messages // 2),
+        _reading("poll, five fields", memory, "resident", messages=scale.messages),
         Case("aiokafka getmany, five fields", "kafka:aiokafka_getmany", {"fields": True}, kafka),
         _reading("poll, values", file),
         Case("confluent consume(500)", "kafka:confluent_consume", {}, kafka),
-        _reading("poll, values", memory, "resident", messages=scale.messages // 2),
+        _reading("poll, values", memory, "resident", messages=scale.messages),
         Case("aiokafka getmany", "kafka:aiokafka_getmany", {}, kafka),
         Case("confluent poll", "kafka:confluent_poll", {}, kafka),
         _reading("poll", file),
