@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -27,10 +28,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 @asynccontextmanager
 async def opened(tmp_path: Path, partitions: int) -> AsyncGenerator[Client]:
-    """A client with topic `t` in a new file."""
+    """A client with topic `t` in a new file; none of its threads outlives it."""
     async with tarry.connect(str(tmp_path / "log.db")) as client:
         await client.create_topic("t", partitions)
+        assert _threads_of_ours()
         yield client
+    assert not _threads_of_ours()
+
+
+def _threads_of_ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tarry")]
 
 
 def pump_of(client: Client) -> Pump:
