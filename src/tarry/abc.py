@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tarry.config import TopicOptions
     from tarry.errors import TarryError
     from tarry.types import (
+        GroupInfo,
         HistoryId,
         Offset,
         Ownership,
@@ -79,10 +80,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdentity:
-    """Who stores offsets: a named standalone consumer, a group, or (None) somebody who stores nothing."""
+    """Who stores offsets: a named standalone consumer, a group, or (None) somebody who stores nothing.
+
+    `member` is the name of a static member of a group: two of one name are not let in at the same time.
+    """
 
     name: str | None
     kind: Literal["name", "group"] = "name"
+    member: str | None = None
 
     @property
     def key(self) -> str | None:
@@ -92,7 +97,15 @@ class ConsumerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a session owns now. `version` moves at every change; `topics` gives the partition count of each topic."""
+    """What a session owns now.
+
+    Args:
+        version: moves at every change.
+        generation: counts the changes of the group's members; for people.
+        owned: the partitions with their ownership; those in `revoking` are among them.
+        revoking: these are wanted back: deliver nothing more of them, finish, store, then `release` (design 4.1).
+        topics: partition count of each topic.
+    """
 
     version: int
     generation: int
@@ -182,7 +195,11 @@ class Session(Protocol):
         ...
 
     async def changed(self, version: int) -> Assignment:
-        """Wait until the assignment's version differs from `version`."""
+        """Wait until the assignment's version differs from `version`.
+
+        Raises:
+            NotAMember: the session was evicted, or it left; everything it owned is lost.
+        """
         ...
 
     async def route(self, partition: TopicPartition) -> Leader:
@@ -225,6 +242,15 @@ class Session(Protocol):
         `max_wait` above 0 takes exactly one target and parks until `min_count` messages are there, the byte limit is
         reachable, or the wait is over; then it answers with what there is, possibly nothing. A first record above
         `max_bytes` comes alone and whole.
+
+        `commit` takes exactly one target. The last offset of the reply is stored before it is answered, in one step
+        with the last check of session, history and ownership; never lower than what is stored, and not at all without
+        messages (S50). A target at `Start.next()` ends with `NotAccepted` when the stored offset is another one than at
+        its admission: nothing was applied, ask again (S47).
+
+        Raises:
+            StaleAssignment: a target is not owned, or under another ownership, or is wanted back; nothing was applied.
+            OutcomeUnknown: a committing poll whose commit may or may not have been applied (57).
         """
         ...
 
@@ -244,15 +270,19 @@ class Session(Protocol):
         """Store an offset (None deletes); durable when it returns. Lower ones change nothing unless `lower`.
 
         Returns the stored offset afterwards. `history` refuses a store for a topic that was deleted and created again.
+
+        Raises:
+            StaleAssignment: the partition is not owned under this ownership; nothing was applied. A partition that is
+                wanted back may still be stored.
         """
         ...
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give partitions up (groups)."""
+        """Give partitions up (groups): once it returns they may be somebody else's. What is not owned is left out."""
         ...
 
     def touch(self) -> None:
-        """The worker lives."""
+        """The worker lives: a session that is not touched for `session_timeout` is evicted (groups)."""
         ...
 
     async def leave(self) -> None:
@@ -297,7 +327,29 @@ class Broker(Protocol):
     async def open_session(
         self, identity: ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> Session:
-        """Open a standalone session on chosen partitions and on all of `topics`; what is missing is `TopicNotFound`."""
+        """Open a standalone session on chosen partitions and on all of `topics`, or join a group on `topics`.
+
+        Raises:
+            TopicNotFound: names everything that is missing.
+            NotAccepted: the group has members that read another set of topics, or a living static member of that name.
+        """
+        ...
+
+    async def describe_group(self, name: str) -> GroupInfo:
+        """One group: members, who owns what, stored offsets and lag; `GroupNotFound` when nothing is known of it."""
+        ...
+
+    async def list_groups(self) -> Sequence[GroupInfo]:
+        """Every group with members or stored offsets, by name."""
+        ...
+
+    async def reset_group(self, name: str, offsets: Mapping[TopicPartition, Offset | None]) -> None:
+        """Set stored offsets of a group in either direction (None deletes); all of them are checked before the first.
+
+        Raises:
+            NotAccepted: the group has members; nothing was applied.
+            OffsetOutOfRange: one of them does not exist; nothing was applied.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -356,13 +408,24 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class StoreOffset:
-    """Store (with None: delete) the offset of an identity; answers `Stored`. Never lowers unless `lower` (C52)."""
+    """Store (with None: delete) the offset of an identity; answers `Stored`. Never lowers unless `lower` (C52).
+
+    With `expected` it is refused with `NotAccepted` when something else is stored at that moment (S47).
+    """
 
     partition: PartitionId
     identity: str
     offset: Offset | None
     lower: bool = False
+    expected: Expected | None = None
     size: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The stored offset that a decision was made on."""
+
+    offset: Offset | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +453,19 @@ class DeleteTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveGroup:
+    """Keep the state of a group, opaque to the store (None: forget it); answers None."""
+
+    name: str
+    state: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Bytes this job keeps in the queue."""
+        return 128 + len(self.state or b"")
+
+
+@dataclass(frozen=True, slots=True)
 class Retain:
     """Apply retention to all topics now; answers the `Trimmed` partitions (reported to the listener too)."""
 
@@ -405,7 +481,7 @@ class Trimmed:
     size: int
 
 
-Job = Append | StoreOffset | CreateTopic | DeleteTopic | Retain
+Job = Append | StoreOffset | SaveGroup | CreateTopic | DeleteTopic | Retain
 JobResult = Appended | Stored | TopicState | tuple[Trimmed, ...] | None
 JobDone = Callable[["JobResult | TarryError"], None]
 
@@ -475,6 +551,10 @@ class LogStore(Protocol):
 
     def open(self, listener: StoreListener) -> Sequence[TopicState]:
         """Open and return what is there. May block (called before the loop serves anybody)."""
+        ...
+
+    def groups(self) -> Mapping[str, bytes]:
+        """The state of each group as it was last made durable; to be asked after `open`, and when it was `reopened`."""
         ...
 
     def submit(self, job: Job, done: JobDone) -> object:

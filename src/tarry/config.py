@@ -96,16 +96,18 @@ class PollOptions(Options):
 class AutoCommit(Options):
     """Who stores offsets, and when; make one with the class methods (C40, C41, design 1.1)."""
 
-    mode: Literal["disabled", "finished", "interval"] = "disabled"
+    mode: Literal["disabled", "finished", "interval", "on_poll"] = "disabled"
     """`disabled`: only `store_offset` stores."""
     period: Annotated[Seconds, Field(gt=0, le=86_400)] | None = None
     """Seconds between two stores; above 0 (C13)."""
 
     @model_validator(mode="after")
     def _check_period(self) -> Self:
-        if (self.period is None) != (self.mode == "disabled"):
+        if (self.period is None) != (self.mode in ("disabled", "on_poll")):
             needs = "takes no period" if self.period is not None else "needs a period"
-            raise ValueError(f"mode={self.mode!r} {needs}; use AutoCommit.disabled(), .finished(1.0) or .interval(5.0)")
+            raise ValueError(
+                f"mode={self.mode!r} {needs}; use AutoCommit.disabled(), .finished(1.0), .interval(5.0) or .on_poll()"
+            )
         return self
 
     @classmethod
@@ -124,6 +126,15 @@ class AutoCommit(Options):
         return cls(mode="interval", period=_as_seconds(seconds))
 
 
+    @classmethod
+    def on_poll(cls) -> Self:
+        """The log stores a batch in the step that serves it; a clean end brings back what was not finished.
+
+        No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01).
+        """
+        return cls(mode="on_poll")
+
+
 class ConsumerOptions(Options):
     """Everything about a consumer but what it reads and how it polls."""
 
@@ -133,6 +144,10 @@ class ConsumerOptions(Options):
     """Most messages read ahead over all partitions; default twice the poll's `count` (Q19)."""
     buffer_bytes: Annotated[Count, Field(ge=1, le=1024 * MIB)] = 8 * MIB
     """Most bytes read ahead over all partitions, plus at most one oversized message."""
+    heartbeat_interval: Annotated[Seconds, Field(gt=0, le=3600)] = 5.0
+    """Seconds between two signs of life of a group's member; keep it well below the log's `session_timeout`."""
+    hook_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 10.0
+    """Seconds after which `on_assigned` or `on_revoked` is cut off with a warning (K55)."""
 
 
 class ProducerOptions(Options):
@@ -174,3 +189,7 @@ class LogOptions(Options):
     """Seconds between two retention passes."""
     max_wait: Annotated[Seconds, Field(gt=0, le=WIRE_WAIT_MAX)] = 30.0
     """Longest time the log parks one request; longer waits are asked again (S3)."""
+    session_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
+    """Seconds without a sign of life after which a member of a group is evicted."""
+    rebalance_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
+    """Seconds that a member has to give up a partition that is wanted back; then it is taken (S68)."""

@@ -14,7 +14,7 @@ The family says who must act, the class attributes say what may be done next::
     |  |- BatchTooLarge         one append above the log's limit
     |  `- ProducerClosed        sending after shutdown
     |- RefusedError          refused, nothing was applied; may be tried again when the cause is gone
-    |  |- TopicNotFound / TopicExists
+    |  |- TopicNotFound / TopicExists / GroupNotFound
     |  |- CapacityExceeded      too busy (90)
     |  |- NotAccepted           not here, not now (58)
     |  |- FeatureUnavailable    this broker or version cannot do it (5)
@@ -30,6 +30,7 @@ The family says who must act, the class attributes say what may be done next::
     |- DataError             what is stored cannot be served as asked
     |  `- OffsetOutOfRange
     `- PeerError             the other side failed
+       |- RebalanceHookError    `on_assigned` or `on_revoked` raised
        |- LogUnavailable        the log does not answer, or failed for good
        |- SendFailed            a send of several messages failed in the middle
        `- ConsumerFailed        an internal task of the consumer died
@@ -129,6 +130,13 @@ class TopicExists(RefusedError):
     """`create_topic` without `exist_ok=True` met a topic of that name."""
 
     code = 2012
+    retry: ClassVar[Retry] = "never"
+
+
+class GroupNotFound(RefusedError):
+    """Nothing is known of a group of that name: no member, no stored offset."""
+
+    code = 5000
     retry: ClassVar[Retry] = "never"
 
 
@@ -247,3 +255,10 @@ class SendFailed(PeerError):
 
 class ConsumerFailed(PeerError):
     """An internal task of the consumer died; `__cause__` is its error (K07)."""
+
+
+class RebalanceHookError(PeerError):
+    """`on_assigned` or `on_revoked` raised; `__cause__` is its error. The assignment is in its new state (K88)."""
+
+    retry: ClassVar[Retry] = "never"
+    applied = "yes"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -479,6 +479,51 @@ class PartitionInfo:
     log_end: Position
     size: int
     history: HistoryId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member of a group.
+
+    Args:
+        id: given by the log when it joined; a member that comes back after eviction has a new one.
+        member: the name of a static member, None without one.
+        owned: partitions it reads, those it is asked to give up included.
+        revoking: of these, the ones it is asked to give up.
+        idle: seconds since it was last heard of.
+    """
+
+    id: str
+    member: str | None
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...]
+    revoking: tuple[TopicPartition, ...]
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """Where a group stands in one partition: `stored` is inclusive, None without one; `lag` counts messages."""
+
+    stored: Offset | None
+    log_end: Position
+    lag: int
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group: `generation` counts changes of its members; `offsets` has every partition that it reads or stored for."""
+
+    name: str
+    generation: int
+    members: tuple[MemberInfo, ...]
+    offsets: Mapping[TopicPartition, GroupOffset]
+
+    @property
+    def lag(self) -> int:
+        """Messages behind, over all partitions."""
+        return sum(offset.lag for offset in self.offsets.values())
 
 
 @dataclass(frozen=True, slots=True)
