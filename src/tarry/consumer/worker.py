@@ -6,26 +6,43 @@ in.
 
 Two loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
 one immediate poll at a time for partitions that are ready, *watching* keeps one readiness wait over all idle ones
-(C72-C75). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+(C72-C76). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+
+Under commit-on-poll a fetch is immediate, of one partition, and goes out only while a reader waits (C59); it is guarded
+(C60): unless its fate becomes known, nothing that is believed to be stored counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from tarry import abc
+from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff
 from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
-from tarry.errors import ConsumerFailed, DataError, TarryError, TopicNotFound, UncertainError
+from tarry.consumer.standing import Standing
+from tarry.errors import (
+    ConsumerFailed,
+    DataError,
+    FencedError,
+    OutcomeUnknown,
+    TarryError,
+    TopicNotFound,
+    UncertainError,
+)
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition
+
+Loop = Callable[[], Coroutine[Any, Any, None]]
 
 LOG_WAIT_MAX = 30.0
 """Longest wait of one request at the log; longer ones are asked again with what is left (C5, C8)."""
@@ -33,6 +50,8 @@ EARLY = 0.9
 """An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
 REFUSALS_MAX = 6
 """So many refusals in a row, about three seconds, are retried in silence; the next one is the reader's error (C91)."""
+TOLD_MAX = 16
+"""So many errors wait for a reader that does not come; the newest ones."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
@@ -46,36 +65,48 @@ class Wait:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
+@dataclass(slots=True, eq=False)
+class Committing:
+    """The committing fetch that is out. A stop of the loops does not reach into its scope (C63)."""
+
+    partition: TopicPartition
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    landed: anyio.Event = field(default_factory=anyio.Event)
+
+
 class Worker:
     """The loops of one consumer.
 
     Args:
+        commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
-        beside: one more loop that lives and dies with these.
+        beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
     """
 
     def __init__(
         self,
-        session: abc.Session,
+        standing: Standing,
         *,
         start: Start,
         poll: PollOptions,
         positions: Positions,
         fetches: Fetches,
+        commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
-        beside: Callable[[], Coroutine[Any, Any, None]],
+        beside: Sequence[Loop],
         arrived: Callable[[], None],
         renewed: Callable[[TopicPartition], None],
         instruments: Instruments,
         random: Callable[[], float],
     ) -> None:
-        self._session = session
+        self._standing = standing
         self._start = start
         self._poll = poll
         self._positions = positions
         self._fetches = fetches
+        self._commits = commits
         self._find = find
         self._beside = beside
         self._arrived = arrived
@@ -88,8 +119,10 @@ class Worker:
         self._finished = anyio.Event()
         self._wait: Wait | None = None
         self._direct: Wait | None = None
+        self._committing: Committing | None = None
         self._gaps: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
+        self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
 
@@ -100,7 +133,8 @@ class Worker:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._beside)
+                    for loop in self._beside:
+                        tasks.start_soon(loop)
                     tasks.start_soon(self._resolving)
                     with anyio.move_on_after(HEAD_START_S):
                         await self._first_round.wait()
@@ -114,10 +148,26 @@ class Worker:
             self._finished.set()
             self._arrived()
 
-    async def stop(self) -> None:
-        """Begin nothing more and withdraw what is parked; when this returns nothing is out."""
+    async def stop(self, limit_s: float) -> None:
+        """Begin nothing more and withdraw what is parked; when this returns nothing is out.
+
+        A committing fetch has `limit_s` to come back; what it brings counts as not delivered (C63, C64).
+        """
+        if self._committing is not None:
+            self._committing.scope.deadline = anyio.current_time() + limit_s
         self._scope.cancel()
         await self._finished.wait()
+
+    def commits_now(self, partition: TopicPartition) -> bool:
+        """A committing fetch of a partition is out."""
+        return self._committing is not None and self._committing.partition == partition
+
+    async def recall(self, partition: TopicPartition, deadline: float) -> None:
+        """Wait for the committing fetch of a partition, if one is out; past `deadline` it is withdrawn."""
+        out = self._committing
+        if out is not None and out.partition == partition:
+            out.scope.deadline = min(out.scope.deadline, deadline)
+            await out.landed.wait()
 
     def kick(self) -> None:
         """Something changed: every loop looks again, and waits that no longer fit are replaced."""
@@ -138,6 +188,34 @@ class Worker:
         self._fetches.demand = demand
         self.kick()
 
+    def awaited(self) -> None:
+        """A reader waits for a single message."""
+        if self._commits is not None and not self._fetches.is_awaited:
+            self._fetches.is_awaited = True
+            self.taken()
+
+    def served(self) -> None:
+        """It does not any more."""
+        self._fetches.is_awaited = False
+
+    def forget(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
+        """Partitions are not held any more; with `keep` what was fetched of them is delivered all the same (C36)."""
+        for partition in partitions:
+            self.stopped.pop(partition, None)
+            self._gaps.pop(partition, None)
+            self._errors.pop(partition, None)
+            if keep:
+                self._fetches.drained(partition)
+            else:
+                self._fetches.void(partition)
+        self._withdraw()
+        self.kick()
+
+    def tell(self, error: TarryError) -> None:
+        """The reader gets this error once."""
+        self._told.append(error)
+        self._arrived()
+
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self.stopped.pop(partition, None)
@@ -151,6 +229,8 @@ class Worker:
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
+        if self._told:
+            raise self._told.popleft()
         for key in list(self._errors):
             raise self._errors.pop(key).with_traceback(None)
         if self.failure is not None:
@@ -209,11 +289,13 @@ class Worker:
 
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
-        place = self._positions[partition]
+        place = self._positions.get(partition)
+        if place is None or not place.is_open:
+            return None
         try:
             if self._find is not None:
                 await self._find(partition)
-            resolved = await self._session.resolve(partition, self._start)
+            resolved = await self._standing.session.resolve(partition, self._start)
         except (TopicNotFound, DataError) as error:
             if self._positions.get(partition) is place:
                 self._stop_partition(partition, error)
@@ -231,7 +313,7 @@ class Worker:
         backoff = Backoff(random=self._random)
         pacing = Backoff()
         while True:
-            plan = self._fetches.plan()
+            plan = self._fetches.plan() if self._commits is None else self._fetches.plan_committing()
             if plan is not None:
                 targets = self._targets(plan.partitions)
                 brought = await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes)
@@ -245,7 +327,9 @@ class Worker:
                 await self._kicked("fetching")
 
     def _alone(self) -> bool:
-        """There is just one partition, and it has a position (C84)."""
+        """There is just one partition, it has a position, and fetches need no demand (C84)."""
+        if self._commits is not None:
+            return False
         return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
 
     async def _fetch_alone(self, backoff: Backoff, pacing: Backoff) -> None:
@@ -291,10 +375,19 @@ class Worker:
         reply = abc.PollReply(())
         self._fetches.started(partitions)
         try:
-            leader = await self._session.route(partitions[0])
-            reply = await self._session.poll(
-                leader, targets, count=count, max_bytes=max_bytes, min_count=min_count, max_wait=max_wait
-            )
+            with self._guard(partitions[0]):
+                session = self._standing.session
+                leader = await session.route(partitions[0])
+                reply = await session.poll(
+                    leader,
+                    targets,
+                    count=count,
+                    max_bytes=max_bytes,
+                    min_count=min_count,
+                    max_wait=max_wait,
+                    commit=self._commits is not None,
+                )
+                self._settle_commit(reply)
         except TarryError as error:
             refusal = error
         finally:
@@ -312,11 +405,47 @@ class Worker:
         self._arrived()
         return any(target.runs for target in reply.targets)
 
+    @contextmanager
+    def _guard(self, partition: TopicPartition) -> Generator[None]:
+        """Hold a committing fetch until its fate is known; if it does not become known, say so (C60, C61, C93)."""
+        if self._commits is None:
+            yield
+            return
+        ownership = self._positions[partition].ownership
+        out = self._committing = Committing(partition)
+        is_settled = False
+        try:
+            with out.scope:
+                try:
+                    yield
+                    is_settled = True
+                except TarryError as error:
+                    is_settled = error.applied == "no"
+                    raise
+            if out.scope.cancelled_caught:
+                raise OutcomeUnknown(f"{partition}: a committing fetch did not come back in time")
+        finally:
+            self._committing = None
+            place = self._positions.get(partition)
+            if not is_settled and place is not None and place.ownership == ownership:
+                self._commits.unsettled(partition)
+            out.landed.set()
+
+    def _settle_commit(self, reply: abc.PollReply) -> None:
+        """A committing fetch is back: the log counts what it brought as read."""
+        for target in reply.targets if self._commits is not None else ():
+            place = self._positions.get(target.partition)
+            if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
+                self._commits.took(target.partition, Offset(target.next - 1))
+
     def _take(self, reply: abc.TargetReply, epoch: int) -> None:
         """Buffer what one target brought, unless it is void (C35, C38, Q10)."""
         partition = reply.partition
         place = self._positions.get(partition)
-        if place is None or place.epoch != epoch:
+        if place is None or place.ownership != reply.ownership:
+            self._take_over(reply)
+            return
+        if place.epoch != epoch:
             return
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)
@@ -331,6 +460,13 @@ class Worker:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
+
+    def _take_over(self, reply: abc.TargetReply) -> None:
+        """The partition was lost while its fetch was out: what was committed is delivered all the same (C37)."""
+        if self._commits is not None and reply.runs:
+            head = Offset(-1) if reply.head is None else reply.head
+            origin = Origin(reply.partition, head, reply.ownership, reply.history)
+            self._buffer(Segment(origin, reply.runs), reply.position)
 
     def _buffer(self, segment: Segment, new_from: Position) -> None:
         fresh = from_position(segment, new_from)
@@ -399,8 +535,9 @@ class Worker:
         began = anyio.current_time()
         with wait.scope:
             try:
-                leader = await self._session.route(idle[0])
-                ready = await self._session.wait_ready(
+                session = self._standing.session
+                leader = await session.route(idle[0])
+                ready = await session.wait_ready(
                     leader,
                     self._targets(idle),
                     min_count=min_count,
@@ -434,12 +571,8 @@ class Worker:
         return self._fetches.idle(self._active())
 
     def _active(self) -> list[TopicPartition]:
-        """Partitions that have a position and are not stopped."""
-        return [
-            partition
-            for partition in self._positions
-            if self._positions[partition].fetch_at is not None and partition not in self.stopped
-        ]
+        """Partitions that may be read, have a position, and are not stopped."""
+        return [partition for partition in self._positions.readable() if partition not in self.stopped]
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[abc.FetchTarget]:
         """Always the explicit position (C28)."""
@@ -490,8 +623,12 @@ class Worker:
             self.kick()
         elif waited or len(partitions) > 1:
             await self._fetch_singly(partitions, backoff)
-        elif self._positions[partitions[0]].epoch == epochs[0]:
+        elif self._is_same(partitions[0], epochs[0]):
             self._stop_partition(partitions[0], error)
+
+    def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
+        place = self._positions.get(partition)
+        return place is not None and place.epoch == epoch
 
     async def _fetch_singly(self, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
@@ -508,11 +645,13 @@ class Worker:
     def _report_refusal(self, error: TarryError, backoff: Backoff) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
 
-        A read whose outcome is unknown has changed nothing, so it is simply made again (C94).
+        A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
+        committing one may have stored is brought back at the end (C28, C93). A fence is the membership's to deal with:
+        the new assignment is on its way (C22).
         """
         if backoff.attempts == 0:
             self._instruments.emit("refused", error=str(error))
-        may_pass = error.retry == "back off" or isinstance(error, UncertainError)
+        may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
         if not may_pass or backoff.attempts >= REFUSALS_MAX:
             self._errors[None] = error
         self._settle()

@@ -153,8 +153,9 @@ class TestBuilding:
                 client.consumer(T, name=name)
         with pytest.raises(InvalidName, match="slashes"):
             client.consumer("a/b/c")
-        with pytest.raises(FeatureUnavailable, match="use name="):
-            client.consumer(T, group="billing")
+        for options in ({"group": ""}, {"group": "billing", "member": "a\nb"}):
+            with pytest.raises(InvalidName):
+                client.consumer(T, **options)
 
 
 class TestEntering:
