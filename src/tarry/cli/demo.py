@@ -133,10 +133,11 @@ class _Member:
             self.reports.append(("stopped in the middle", await consumer.shutdown()))
 
     async def live_until_cancelled(self, quota: int) -> tarry.Message | None:
-        """Work until so many messages are counted; then be cancelled in the middle of the next one, which is returned."""
+        """Work until so many messages are counted; then be cancelled at work on the next one, which is returned."""
         scope = anyio.CancelScope()
+        consumer = self._consumer()
         with scope:
-            async with self._consumer() as consumer, anyio.create_task_group() as tasks:
+            async with consumer, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._work, consumer, quota, scope.cancel)
                 await self.seen.complete.wait()
         self.reports.append(("cancelled in its loop body", await consumer.shutdown()))

@@ -22,13 +22,13 @@ import anyio.abc
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.backoff import Backoff
+from tarry._core.backoff import Backoff, Refusals
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
 from tarry.config import ConsumerOptions
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
-from tarry.consumer.worker import REFUSALS_MAX, Worker
+from tarry.consumer.worker import Worker
 from tarry.errors import FeatureUnavailable, FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
 from tarry.types import Ownership, TopicPartition
@@ -169,16 +169,16 @@ class Membership:
         )
         self._leaving.clear()
         self._lose(list(self._positions))
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             try:
                 self._standing.session = await self._join()
             except TarryError as error:
                 if not may_pass(error):
                     raise
-                if backoff.attempts >= REFUSALS_MAX:
+                if refusals.note(anyio.current_time()).is_overdue:
                     self._worker.tell(error)
-                await anyio.sleep(backoff.next())
+                await anyio.sleep(refusals.pause())
             else:
                 self._standing.session.touch()
                 return
