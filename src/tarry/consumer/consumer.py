@@ -6,6 +6,7 @@ Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`mem
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -157,6 +158,11 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<tarry {self._reads}, {self._state.value}>"
+
+    def __del__(self) -> None:
+        """What was committed for a consumer that nobody shut down, and not finished, is lost to the next run (C68)."""
+        if getattr(self, "_state", State.NEW) is State.OPEN:
+            warnings.warn(f"{self!r} was never shut down; use `async with`", ResourceWarning, stacklevel=2)
 
     # --------------------------------------------------------------------------------------------- life
 

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tarry import AutoCommit, PollOptions
+from tarry.consumer.consumer import State
 from tarry.errors import CapacityExceeded, DataError, LogUnavailable, NotAccepted
 from tarry.testing import Action, Call, delay, hold, lose_reply, lose_request, refuse
 from tarry.types import Start
@@ -315,6 +316,17 @@ class TestTheEnd:
             del consumer
             assert rig.stored(P0) == 9
         assert rig.stored(P0) == 1
+
+    @rule("C68")
+    @virtual()
+    async def test_a_consumer_that_is_collected_while_it_is_open_warns(self) -> None:
+        async with opened() as rig:
+            consumer = rig.consumer(commit=ON_POLL)
+            consumer._state = State.OPEN
+            held = [consumer]
+            del consumer
+            with pytest.warns(ResourceWarning, match="was never shut down; use `async with`"):
+                held.clear()
 
     @rule("K49")
     @virtual(seeds=4)
