@@ -192,6 +192,7 @@ class Consumer:
         beside: list[Loop] = [self._storing.run]
         if self._reads.identity.kind == "group":
             self._membership = self._join_in()
+            self._membership.begin()
             beside.append(self._follow_group)
         else:
             self._positions.assign(self._standing.session.assignment.owned)
@@ -370,6 +371,7 @@ class Consumer:
         if self._state is State.CLOSED:
             raise self._ended()
         self._settle_hand()
+        rebalances = self._rebalances
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )
@@ -379,14 +381,13 @@ class Consumer:
                 demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
-            return await self._gather(demand)
+            return await self._gather(demand, rebalances)
         finally:
             self._reading = False
             if self._fetches.demand is not None:
                 self._worker.demand(None)
 
-    async def _gather(self, demand: Demand) -> Batch:
-        rebalances = self._rebalances
+    async def _gather(self, demand: Demand, rebalances: int) -> Batch:
         while self._state is State.OPEN:
             self._worker.raise_pending()
             if demand.over or self._fetches.enough(demand) or self._rebalances != rebalances:
