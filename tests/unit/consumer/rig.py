@@ -71,11 +71,11 @@ class Rig:
             await self.append(partition, *[str(offset).encode().rjust(size) for offset in range(first, last)])
 
     def end(self, partition: TopicPartition) -> int:
-        return self.pump._find(partition).log_end
+        return self.pump.view.find(partition).log_end
 
     def stored(self, partition: TopicPartition, name: str = NAME) -> int | None:
         """What the log holds."""
-        return self.pump._find(partition).stored.get(f"name:{name}")
+        return self.pump.view.find(partition).stored.get(f"name:{name}")
 
     def calls(self, *operations: Operation) -> list[Call]:
         """What the consumer has sent so far."""

@@ -323,7 +323,7 @@ class TestNothingIsLeft:
                 assert rig.pump.parked == 0
                 assert count_tasks() == before
             assert rig.client._consumers == {}
-            assert not rig.pump._probes
+            assert not rig.pump.polls._probes
         assert threading.active_count() == threads
 
     @virtual()

@@ -445,7 +445,7 @@ class TestRetention:
             async with rig.consumer() as consumer:
                 await consumer.store_offset(await _first_of(rig, 3, consumer))
             await rig.fill(P0, 400, size=100)
-            begin = rig.pump._find(P0).log_start
+            begin = rig.pump.view.find(P0).log_start
             assert begin > 3
             rig.script.on("poll", do=lose_reply())  # the second answer must not report again
             async with rig.consumer() as consumer:

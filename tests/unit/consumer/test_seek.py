@@ -103,7 +103,7 @@ class TestStarts:
         async with opened({}) as rig:
             await rig.client.create_topic("t", 1, retention_bytes=3000)
             await rig.fill(P0, 1000)
-            begin = rig.pump._find(P0).log_start
+            begin = rig.pump.view.find(P0).log_start
             assert begin > 0
             for rule_ in (Start.first(), Start.last(), Start.next()):
                 async with rig.consumer(start=rule_, poll=PollOptions(count=10_000)) as consumer:
@@ -293,7 +293,7 @@ class TestSeek:
         async with opened({}) as rig:
             await rig.client.create_topic("t", 1, retention_bytes=3000)
             await rig.fill(P0, 1000)
-            begin = rig.pump._find(P0).log_start
+            begin = rig.pump.view.find(P0).log_start
             async with rig.consumer() as consumer:
                 await anext(consumer)
                 for _ in range(2):

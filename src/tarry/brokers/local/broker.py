@@ -13,7 +13,8 @@ import anyio
 
 from tarry import abc
 from tarry._runtime.bridge import Port
-from tarry.brokers.local.pump import Limits, Member, Pump
+from tarry.brokers.local.probes import Limits, Member
+from tarry.brokers.local.pump import Pump
 from tarry.config import TopicOptions
 from tarry.errors import FeatureUnavailable, LogUnavailable
 from tarry.types import (

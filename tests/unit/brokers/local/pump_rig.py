@@ -15,8 +15,10 @@ from typing import Any
 from tarry import abc
 from tarry._core.waiters import Waiters
 from tarry._wire.batch import encode_record, seal
-from tarry.brokers.local.pump import Limits, Member, Partition, Pump
+from tarry.brokers.local.probes import Limits, Member
+from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
+from tarry.brokers.local.view import Partition
 from tarry.config import TopicOptions
 from tarry.errors import TarryError
 from tarry.types import (
@@ -199,7 +201,7 @@ class PumpRig:
         return member
 
     def part(self, at: TopicPartition = P0) -> Partition:
-        return self.pump._find(at)
+        return self.pump.view.find(at)
 
     def advance(self, seconds: float) -> None:
         """Let time pass the way the driver does: a tick at each deadline on the way."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from tarry import abc
 from tarry._wire.batch import RUN_OVERHEAD
-from tarry.brokers.local.pump import Member
+from tarry.brokers.local.probes import Member
 from tarry.errors import CapacityExceeded, NotAMember, TopicNotFound
 from tarry.types import HistoryId, Position, TopicPartition
 from tests.marks import rule as proves
@@ -336,7 +336,7 @@ class PumpMachine(RuleBasedStateMachine):
     def nothing_is_left_behind(self) -> None:
         self.rig.waiters.check()
         assert self.rig.pump.parked == len(self.pending)
-        assert self.rig.pump._probes.keys() == {request.ask for request in self.pending}
+        assert self.rig.pump.polls._probes.keys() == {request.ask for request in self.pending}
         assert self.rig.member.calls.keys() | self.member.calls.keys() == {request.ask for request in self.pending}
 
 
