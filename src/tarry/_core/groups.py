@@ -39,7 +39,7 @@ class Assigned(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. Only its group changes it.
+    """One member. Once it has joined only its group changes it.
 
     Args:
         static: the name of a static member.
@@ -91,6 +91,13 @@ def _owned_count(member: Member) -> int:
     return len(member.owned)
 
 
+def _counts_of(partitions: Mapping[HistoryId, TopicPartition]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for topic, _ in partitions.values():
+        counts[topic] = counts.get(topic, 0) + 1
+    return counts
+
+
 class Group:
     """The members of one group and what each of them owns.
 
@@ -117,23 +124,22 @@ class Group:
 
     # -------------------------------------------------------------------------------------------- members
 
-    def join(self, member_id: str, static: str | None, topics: Iterable[str], now: float) -> Change:
-        """Let a member in. The partitions of a set of topics that is new to the group are told by `repartition`.
+    def join(self, member: Member, topics: Iterable[str], partitions: Mapping[HistoryId, TopicPartition]) -> Change:
+        """Let a new member in; it was touched now. `partitions` are those of its topics, as for `repartition`.
 
         Raises:
             NotAccepted: the members read other topics, or a member of that static name lives; nothing has changed.
         """
         wanted = tuple(sorted(set(topics)))
-        self._check_join(static, wanted)
-        assert member_id not in self._members, "member ids are used once"
-        if wanted != self.topics:
-            self.topics = wanted
-            self._set_partitions({})
-        member = self._members[member_id] = Member(member_id, static, now)
-        self._look_at = min(self._look_at, now + self._session_timeout)
+        self._check_join(member.static, wanted)
+        assert member.id not in self._members, "member ids are used once"
+        self.topics = wanted
+        self._follow(partitions)
+        self._members[member.id] = member
+        self._look_at = min(self._look_at, member.touched + self._session_timeout)
         self._change.members[member] = None
         self.generation += 1
-        self._balance(now)
+        self._balance(member.touched)
         return self._done()
 
     def leave(self, member_id: str, now: float) -> Change:
@@ -199,11 +205,7 @@ class Group:
 
     def repartition(self, partitions: Mapping[HistoryId, TopicPartition], now: float) -> Change:
         """These are the partitions of the group's topics now."""
-        before = self._counts
-        is_other = self._set_partitions(partitions)
-        if self._counts != before:
-            self._change.members.update(dict.fromkeys(self._members.values()))
-        if is_other:
+        if self._follow(partitions):
             self._balance(now)
         return self._done()
 
@@ -224,7 +226,8 @@ class Group:
             self._owners.update(dict.fromkeys(member.owned, member))
             member.touched = now
             member.revoking = dict.fromkeys(member.revoking, now + self._rebalance_timeout)
-        if self._set_partitions(partitions):
+        self._counts = _counts_of(partitions)
+        if self._follow(partitions):
             self._balance(now)
         else:
             self._set_quotas()
@@ -265,6 +268,13 @@ class Group:
     def owner(self, partition: HistoryId) -> Member | None:
         """Who owns a partition."""
         return self._owners.get(partition)
+
+    def stranger(self, member_id: str) -> NotAMember:
+        """What to say to somebody who is no member any more."""
+        return NotAMember(
+            f"group {self.name!r} has no member {member_id!r}: it left, or was not heard of for "
+            f"{self._session_timeout:g} s; nothing was applied, join again"
+        )
 
     def fence(self, member_id: str, partition: HistoryId, ownership: Ownership, *, storing: bool) -> None:
         """Let a member read a partition, or store for it, under an ownership; what is asked back may be stored (S67).
@@ -378,10 +388,7 @@ class Group:
     def _member(self, member_id: str) -> Member:
         member = self._members.get(member_id)
         if member is None:
-            raise NotAMember(
-                f"group {self.name!r} has no member {member_id!r}: it left, or was not heard of for "
-                f"{self._session_timeout:g} s; nothing was applied, join again"
-            )
+            raise self.stranger(member_id)
         return member
 
     def _remove(self, members: Iterable[Member], now: float) -> None:
@@ -393,8 +400,8 @@ class Group:
         self.generation += 1
         self._balance(now)
 
-    def _set_partitions(self, partitions: Mapping[HistoryId, TopicPartition]) -> bool:
-        """Take over what there is to distribute; True when partitions came or went."""
+    def _follow(self, partitions: Mapping[HistoryId, TopicPartition]) -> bool:
+        """Take over what there is to distribute; True when partitions came or went. Everybody sees the counts."""
         gone = [partition for partition in (*self._owners, *self._free) if partition not in partitions]
         come = [partition for partition in partitions if partition not in self._owners and partition not in self._free]
         for partition in gone:
@@ -402,10 +409,10 @@ class Group:
                 self._take(partition)
             del self._free[partition]
         self._free.update(dict.fromkeys(come))
-        self._partitions = dict(partitions)
-        self._counts = {}
-        for topic, _ in partitions.values():
-            self._counts[topic] = self._counts.get(topic, 0) + 1
+        counts = _counts_of(partitions)
+        if counts != self._counts:
+            self._change.members.update(dict.fromkeys(self._members.values()))
+        self._partitions, self._counts = dict(partitions), counts
         return bool(gone or come)
 
     def _plan(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tarry._core.groups import Change, Group
+from tarry._core.groups import Change, Group, Member
 from tarry.errors import NotAccepted, NotAMember, StaleAssignment
 from tarry.types import HistoryId, Ownership, TopicPartition
 from tests.marks import rule
@@ -30,16 +30,12 @@ class Rig:
     def __init__(self, partitions: int, *members: str) -> None:
         self.group = Group("billing", session_timeout=SESSION, rebalance_timeout=REBALANCE)
         self.now = 0.0
-        self.group.repartition(parts(partitions), self.now)
         self.count = partitions
         for name in members:
             self.settle(name)
 
     def join(self, name: str, static: str | None = None, topics: Iterable[str] = ("orders",)) -> Change:
-        change = self.group.join(name, static, topics, self.now)
-        if not self.group.partitions:
-            self.group.repartition(parts(self.count), self.now)
-        return change
+        return self.group.join(Member(name, static, self.now), topics, parts(self.count))
 
     def settle(self, name: str) -> None:
         """Join, and let everybody give up what is asked back."""
@@ -167,9 +163,7 @@ class TestJoining:
         rig.join("b", topics=("orders", "orders"))
         rig.group.leave("a", rig.now)
         rig.group.leave("b", rig.now)
-        rig.group.join("c", None, ("users",), rig.now)
-        assert rig.group.assignment("c").owned == {}, "its partitions are not told yet"
-        rig.group.repartition(parts(1, "users", 500), rig.now)
+        rig.group.join(Member("c", None, rig.now), ("users",), parts(1, "users", 500))
         assert list(rig.group.assignment("c").owned) == [TopicPartition("users", 0)]
 
     def test_a_second_static_member_of_a_name_is_refused_while_the_first_lives(self):
@@ -399,7 +393,7 @@ class TestTopics:
 
 class TestRestart:
     def resumed(self, rig: Rig, partitions: int, now: float) -> tuple[Rig, Change]:
-        again = Rig(0)
+        again = Rig(partitions)
         again.now = now
         return again, again.group.resume(rig.group.saved(), parts(partitions), now)
 

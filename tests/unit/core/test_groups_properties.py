@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tarry._core.groups import Assigned, Change, Group
+from tarry._core.groups import Assigned, Change, Group, Member
 from tarry.errors import NotAccepted, NotAMember, StaleAssignment
 from tarry.types import HistoryId, Ownership, TopicPartition
 from tests.marks import rule as proves
@@ -27,7 +27,7 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.group = Group("billing", session_timeout=SESSION, rebalance_timeout=REBALANCE)
-        self.group.join("m0", None, TOPICS, 0.0)
+        self.group.join(Member("m0", None, 0.0), TOPICS, {})
         self.group.leave("m0", 0.0)
         self.generation = 2
         self.partitions: dict[HistoryId, TopicPartition] = {}
@@ -109,12 +109,12 @@ class GroupMachine(RuleBasedStateMachine):
         name = f"m{self.joins}"
         if static is not None and static in self.statics.values():
             with pytest.raises(NotAccepted, match=static):
-                self.group.join(name, static, TOPICS, self.now)
+                self.group.join(Member(name, static, self.now), TOPICS, self.partitions)
             return
 
         def act() -> Change:
             self.statics[name], self.touched[name] = static, self.now
-            return self.group.join(name, static, TOPICS, self.now)
+            return self.group.join(Member(name, static, self.now), TOPICS, self.partitions)
 
         self.step(act)
         self.generation += 1
@@ -123,7 +123,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def join_for_other_topics(self) -> None:
         with pytest.raises(NotAccepted, match="reads orders, users"):
-            self.group.join("stranger", None, ("orders",), self.now)
+            self.group.join(Member("stranger", None, self.now), ("orders",), self.partitions)
 
     @precondition(lambda self: self.statics)
     @rule(data=st.data())

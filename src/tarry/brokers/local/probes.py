@@ -29,16 +29,21 @@ class Reply(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One open session: who it is, and its requests that are not answered yet."""
+    """One open session: who it is, and its requests that are not answered yet. `why`: what to say once it is over."""
 
     identity: abc.ConsumerIdentity
     open: bool = True
+    why: str = "the session has left; open a new consumer"
     calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
 
     def check(self) -> None:
-        """Refuse a session that has left."""
+        """Refuse a session that is over."""
         if not self.open:
-            raise NotAMember("the session has left; open a new consumer")
+            raise self.refusal()
+
+    def refusal(self) -> NotAMember:
+        """What its requests get once it is over."""
+        return NotAMember(self.why)
 
 
 @dataclass(frozen=True, slots=True)
