@@ -149,7 +149,7 @@ class Consumer:
         self._reader: Task = None
         self._reading = False
         self._delivered_any = False
-        self._rebalances = 0
+        self._is_interrupted = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
         self._settling: anyio.Event | None = None
@@ -371,7 +371,6 @@ class Consumer:
         if self._state is State.CLOSED:
             raise self._ended()
         self._settle_hand()
-        rebalances = self._rebalances
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )
@@ -381,16 +380,16 @@ class Consumer:
                 demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
-            return await self._gather(demand, rebalances)
+            return await self._gather(demand)
         finally:
             self._reading = False
             if self._fetches.demand is not None:
                 self._worker.demand(None)
 
-    async def _gather(self, demand: Demand, rebalances: int) -> Batch:
+    async def _gather(self, demand: Demand) -> Batch:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._rebalances != rebalances:
+            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -401,6 +400,7 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
+        self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
         segments = self._fetches.gather(
             demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
@@ -446,6 +446,7 @@ class Consumer:
                 self._worker.raise_pending()
                 segment = self._fetches.take()
                 if segment is not None:
+                    self._is_interrupted = False
                     break
                 self._worker.raise_dead_end()
                 self._worker.awaited()
@@ -534,8 +535,8 @@ class Consumer:
             self._cursor = iter(())
 
     def _interrupt(self) -> None:
-        """A `poll` that waits returns what it has (K55)."""
-        self._rebalances += 1
+        """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
+        self._is_interrupted = True
         self._arrived()
 
     def _holds(self, partition: TopicPartition) -> bool:
