@@ -101,7 +101,7 @@ class Polls:
     def leave(self, member: Member) -> None:
         """Withdraw and tell everything that a session has waiting (S15)."""
         for call in list(member.calls):
-            self._end(self._probes[call], NotAMember("the session has left; open a new consumer"))
+            self._end(self._probes[call], _left())
 
     def fail(self, error: TarryError) -> None:
         """End every request, but for those whose commit is with the store: it answers them before it is gone."""
@@ -135,8 +135,10 @@ class Polls:
 
     def check_member(self, member: Member) -> None:
         """The store is there and the session is open."""
-        self._view.check()
-        member.check()
+        if self._view.failure is not None:
+            raise own(self._view.failure)
+        if not member.open:
+            raise _left()
 
     def _admit(self, probe: Probe) -> None:
         self.requests += 1
@@ -534,6 +536,10 @@ class Polls:
 def _is_reached(threshold: Threshold, part: Partition) -> bool:
     _, messages_at, bytes_at = threshold
     return part.log_end >= messages_at or (bytes_at is not None and part.visible_bytes >= bytes_at)
+
+
+def _left() -> NotAMember:
+    return NotAMember("the session has left; open a new consumer")
 
 
 def _probe_of(record: object) -> Probe:

@@ -15,7 +15,7 @@ from tarry._core.waiters import Parked
 from tarry._wire.batch import RUN_OVERHEAD
 from tarry.brokers.local.view import Partition
 from tarry.config import COUNT_MAX, WIRE_WAIT_MAX
-from tarry.errors import ConfigError, NotAMember, UsageError
+from tarry.errors import ConfigError, UsageError
 from tarry.types import Ownership, Position, Run, TopicPartition
 
 
@@ -38,11 +38,6 @@ class Member:
 
     def __post_init__(self) -> None:
         self.fenced = self.identity.kind == "group"
-
-    def check(self) -> None:
-        """Refuse a session that has left."""
-        if not self.open:
-            raise NotAMember("the session has left; open a new consumer")
 
     @property
     def key(self) -> str:
