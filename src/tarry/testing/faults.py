@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
 
 import anyio
 import anyio.lowlevel
@@ -87,6 +87,15 @@ class Faults:
             raise ValueError(f"times are not negative: {self}")
 
 
+class Fate(NamedTuple):
+    """What chance does to one request: a fault, and how many seconds the request and its reply are late."""
+
+    kind: ByChance | None
+    there: float
+    back: float
+
+
+NO_FATE = Fate(None, 0.0, 0.0)
 Observer = Callable[[FaultKind, "Call | None"], None]
 """Is told of every fault when it happens, with the call that it hits."""
 
@@ -99,6 +108,8 @@ class FaultyLog:
             runs.
         faults: may be replaced at any time by `log.faults = ...`; `Faults()` ends all that is random.
         observe: see `Observer`.
+
+    `pump` runs now, or ran until the crash; it may be looked at. `is_up` is False between a crash and the restart.
     """
 
     def __init__(
@@ -119,8 +130,9 @@ class FaultyLog:
         self._observe = observe
         self._driver = Driver(self)
         self._sync_at: float | None = None
-        self._layers: list[FaultLayer] = []
-        self._pump: Pump | None = None
+        self._layers: dict[FaultLayer, None] = {}
+        self.is_up = False
+        self.pump: Pump
         self._tasks = anyio.create_task_group()
 
     # -------------------------------------------------------------------------------------------- life
@@ -136,69 +148,65 @@ class FaultyLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop it; what is not durable yet becomes so."""
-        if self._pump is not None:
-            self._pump.close()
+        if self.is_up:
+            self.pump.close()
             await self.store.aclose()
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 
     @property
-    def is_up(self) -> bool:
-        """Not crashed, or started again since."""
-        return self._pump is not None
-
-    @property
-    def pump(self) -> Pump:
-        """The pump that runs now, for counters and for looking at what is stored.
-
-        Raises:
-            LogUnavailable: the log has crashed.
-        """
-        if self._pump is None:
-            raise LogUnavailable("the log has crashed and was not started again")
-        return self._pump
+    def syncs_at_once(self) -> bool:
+        """A write that comes now is durable at once."""
+        return not self.faults.sync_latency and self._sync_at is None
 
     def crash(self) -> None:
         """End the pump as a power cut does: what is not durable is gone, and no request that is out gets its answer.
 
         Until `restart` nothing can be reached. Nothing happens when the log is down already.
         """
-        if self._pump is None:
+        if not self.is_up:
             return
         self.noted("crash")
-        pump, self._pump = self._pump, None
+        self.is_up = False
         self._sync_at = None
         self.store.crash()
-        pump.failed(LogUnavailable("the log crashed while this request waited"))
+        self.pump.failed(LogUnavailable("the log crashed while this request waited"))
         for layer in self._layers:
-            layer.reset()
+            layer.crashed()
 
     def restart(self) -> None:
         """Open a new pump over what is durable. Standalone sessions go on under their identity, as if resumed."""
-        if self._pump is not None:
+        if self.is_up:
             return
         options = self._options
         pump = Pump(self.store, self._clock, max_wait=options.max_wait, retention_interval=options.retention_interval)
         pump.alarm = self._driver.alarm
         pump.open()
-        self._pump = pump
+        self.pump, self.is_up = pump, True
         for layer in self._layers:
             layer.attach(pump)
         self._driver.alarm(anyio.current_time())
 
     # -------------------------------------------------------------------------------------------- for the layers
 
-    def joined(self, layer: FaultLayer) -> None:
-        """One more client is connected."""
-        self._layers.append(layer)
+    def connected(self, layer: FaultLayer) -> None:
+        """One more client."""
+        self._layers[layer] = None
+
+    def gone(self, layer: FaultLayer) -> None:
+        """A client's process has ended."""
+        del self._layers[layer]
 
     def noted(self, kind: FaultKind, call: Call | None = None) -> None:
         """Count a fault."""
         self.counts[kind] += 1
         self._observe(kind, call)
 
-    def fate(self, call: Call) -> ByChance | None:
+    def fate(self, call: Call) -> Fate:
         """What chance does to a request."""
+        return Fate(self._kind(), self._lateness(call), self._lateness(call))
+
+    def _kind(self) -> ByChance | None:
         roll, faults = self.chance.random(), self.faults
         shares: tuple[tuple[ByChance, float], ...] = (
             ("lose_request", faults.lose_request),
@@ -212,8 +220,7 @@ class FaultyLog:
             roll -= share
         return None
 
-    def lateness(self, call: Call) -> float:
-        """How late a request or a reply arrives, in seconds."""
+    def _lateness(self, call: Call) -> float:
         if not self.faults.delay or self.chance.random() >= self.faults.delay:
             return 0.0
         self.noted("delay", call)
@@ -223,7 +230,7 @@ class FaultyLog:
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called (see `Driver`)."""
-        pump = None if self._pump is None else self._pump.next_deadline()
+        pump = self.pump.next_deadline() if self.is_up else None
         return min((at for at in (pump, self._sync_at) if at is not None), default=None)
 
     def tick(self, now: float) -> None:
@@ -231,8 +238,8 @@ class FaultyLog:
         if self._sync_at is not None and now >= self._sync_at:
             self._sync_at = None
             self.store.sync()
-        if self._pump is not None:
-            self._pump.tick(now)
+        if self.is_up:
+            self.pump.tick(now)
 
     def _submitted(self) -> None:
         """A write waits to become durable; it does so together with all that come until then (group commit)."""
@@ -277,7 +284,7 @@ class FaultLayer(ScriptedBroker):
         self._sessions: dict[FaultSession, None] = {}
         self._port = Port(inline, inline, self._withdraw)
         super().__init__(self._broker(log.pump), script)
-        log.joined(self)
+        log.connected(self)
 
     def client(self, *, instruments: Sequence[abc.Instrument] = ()) -> Client:
         """A client over this connection; enter it with `async with`, once."""
@@ -313,14 +320,21 @@ class FaultLayer(ScriptedBroker):
             self.log.noted("kill")
             self._state = "dead"
             self.reset()
+            self.log.gone(self)
+
+    def crashed(self) -> None:
+        """The log is gone; behind a cut nobody notices, and there is nothing left to be ended at its end."""
+        self._orphans.clear()
+        if self.is_open:
+            self.reset()
 
     def reset(self) -> None:
         """Both ends notice that the connection is not what it was: the log ends what is out, nobody gets an answer."""
         for scope in self._out:
             scope.cancel()
-        for call in self._orphans:
-            self._withdraw(call)
-        self._orphans.clear()
+        orphans, self._orphans = self._orphans, []
+        for call in orphans:
+            self.log.pump.cancel(call)
 
     # -------------------------------------------------------------------------------------------- the machine
 
@@ -336,7 +350,7 @@ class FaultLayer(ScriptedBroker):
     def _withdraw(self, call: PumpCall[Any]) -> None:
         if self._state == "cut":
             self._orphans.append(call)
-        elif self.log.is_up:
+        else:
             self.log.pump.cancel(call)
 
     # -------------------------------------------------------------------------------------------- calls
@@ -363,11 +377,14 @@ class FaultLayer(ScriptedBroker):
         """Take a call to the log and its answer back, as far as they get; the sender gives up at its deadline (C4)."""
         if call.operation in LOCAL:
             return await self._alone(call, carry_out)
+        fate = self.log.fate(call)
         wait: float = call.arguments.get("max_wait") or 0.0
+        if not wait and self._is_prompt(call, fate):
+            return await carry_out()
         with anyio.CancelScope(deadline=call.at + wait + self.log.faults.grace) as scope:
             self._out[scope] = None
             try:
-                return await self._there_and_back(call, carry_out)
+                return await self._there_and_back(call, carry_out, fate)
             finally:
                 del self._out[scope]
         raise _given_up(call)
@@ -379,40 +396,42 @@ class FaultLayer(ScriptedBroker):
             return None
         return await carry_out()
 
-    async def _there_and_back(self, call: Call, carry_out: CarryOut) -> Any:
-        fate, is_open = self.log.fate(call), self.is_open
-        await self._travel(call)
-        if fate == "lose_request" or not (is_open and self.is_open):
+    def _is_prompt(self, call: Call, fate: Fate) -> bool:
+        """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
+        is_slow = _is_change(call) and not self.log.syncs_at_once
+        return fate == NO_FATE and self.is_open and self.log.is_up and not is_slow
+
+    async def _there_and_back(self, call: Call, carry_out: CarryOut, fate: Fate) -> Any:
+        was_open = self.is_open
+        if fate.there:
+            await anyio.sleep(fate.there)
+        if fate.kind == "lose_request" or not (was_open and self.is_open):
             await self._lost(call, fate)
-        refusal = self._refusal(call, fate)
+        refusal = self._refusal(call, fate.kind)
         if refusal is not None:
             await anyio.lowlevel.checkpoint()
             raise refusal
         answer = await _outcome(carry_out)
-        await self._travel(call)
-        if fate == "lose_reply" or not self.is_open:
+        if fate.back:
+            await anyio.sleep(fate.back)
+        if fate.kind == "lose_reply" or not self.is_open:
             await self._lost(call, fate)
         if isinstance(answer, TarryError):
             raise answer
         return answer
 
-    async def _travel(self, call: Call) -> None:
-        late = self.log.lateness(call)
-        if late:
-            await anyio.sleep(late)
-
-    def _refusal(self, call: Call, fate: ByChance | None) -> TarryError | None:
+    def _refusal(self, call: Call, kind: ByChance | None) -> TarryError | None:
         if not self.log.is_up:
             return LogUnavailable(f"{call.operation}: nobody listens; nothing was applied")
-        if fate is None or fate not in _REFUSALS:
+        if kind is None or kind not in _REFUSALS:
             return None
-        self.log.noted(fate, call)
-        return _REFUSALS[fate](f"{call.operation}: refused by chance; nothing was applied")
+        self.log.noted(kind, call)
+        return _REFUSALS[kind](f"{call.operation}: refused by chance; nothing was applied")
 
-    async def _lost(self, call: Call, fate: ByChance | None) -> NoReturn:
+    async def _lost(self, call: Call, fate: Fate) -> NoReturn:
         """Nothing comes any more; who belongs to a process that is gone notices at once."""
-        if fate is not None and self.is_open:
-            self.log.noted(fate, call)
+        if fate.kind is not None and self.is_open:
+            self.log.noted(fate.kind, call)
         await (anyio.lowlevel.checkpoint() if self._state == "dead" else anyio.sleep_forever())
         raise _given_up(call)
 
@@ -476,6 +495,10 @@ async def _outcome(carry_out: CarryOut) -> Any:
 
 def _given_up(call: Call) -> TarryError:
     """What a sender knows that got no answer (C4)."""
-    if call.operation in CHANGING or call.arguments.get("commit"):
+    if _is_change(call):
         return OutcomeUnknown(f"{call.operation}: no answer came; it may or may not have been applied")
     return LogUnavailable(f"{call.operation}: no answer came; nothing was applied")
+
+
+def _is_change(call: Call) -> bool:
+    return call.operation in CHANGING or bool(call.arguments.get("commit"))

@@ -395,6 +395,25 @@ async def test_an_answer_on_its_way_is_lost_in_a_crash():
 
 
 @virtual()
+async def test_behind_a_cut_nobody_notices_a_crash_before_it_heals():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        waiting = start(tasks, lambda: ended(lambda: rig.poll(max_wait=25)))
+        given_up = start(tasks, lambda: rig.poll(max_wait=25))
+        await settled()
+        rig.layer.split()
+        await given_up.cancel()
+        rig.log.crash()
+        await anyio.sleep(1)
+        rig.log.restart()
+        await anyio.sleep(1)
+        assert waiting.result is None
+        rig.layer.heal()
+        await waiting.done.wait()
+        assert waiting.result == (LogUnavailable, 2.0)
+        assert await ended(rig.append) == (Receipt("t", 0, Offset(0)), 0.0)
+
+
+@virtual()
 async def test_timers_of_the_log_go_on_after_a_crash():
     async with opened() as rig:
         rig.log.crash()
