@@ -7,7 +7,7 @@ Not here: what a log does (`brokers`), what a consumer does (`consumer`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,10 +19,11 @@ from tarry import abc
 from tarry._runtime.clock import random_bytes, random_share, wall_ms
 from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
 from tarry.consumer.consumer import Consumer, Reads, fill_count
+from tarry.consumer.membership import Hook, Hooks
 from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotStarted, UsageError
 from tarry.instruments import Instruments
 from tarry.producer.producer import Producer
-from tarry.types import Start, TopicInfo, TopicPartition, check_name, check_topic
+from tarry.types import GroupInfo, Offset, Start, TopicInfo, TopicPartition, check_name, check_topic
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
 OpenBroker = Callable[[StartSoon], Awaitable[abc.Broker]]
@@ -209,6 +210,28 @@ class Client:
         """One topic; `TopicNotFound` when there is none."""
         return await self.broker.describe_topic(check_topic(name))
 
+    # ------------------------------------------------------------------------------------------- groups
+
+    async def groups(self) -> Sequence[GroupInfo]:
+        """All groups that have members or stored offsets, by name."""
+        return await self.broker.list_groups()
+
+    async def group(self, name: str) -> GroupInfo:
+        """One group: its members, what they own, where it stands; `GroupNotFound` when nothing is known of it."""
+        return await self.broker.describe_group(check_name("group name", name))
+
+    async def reset_group(self, name: str, offsets: Mapping[TopicPartition, Offset | int | None]) -> None:
+        """Set stored offsets of a group without members, up or down; None deletes, so that its start rule decides.
+
+        All are checked before the first is stored.
+
+        Raises:
+            NotAccepted: the group has members; stop them first.
+            OffsetOutOfRange, TopicNotFound: one of them does not exist; nothing was stored.
+        """
+        given = {TopicPartition(check_topic(at[0]), at[1]): _offset(offset) for at, offset in offsets.items()}
+        await self.broker.reset_group(check_name("group name", name), given)
+
     # ------------------------------------------------------------------------------------------- factories
 
     def producer(self, topic: str, *, partitioner: abc.Partitioner | None = None, **options: Any) -> Producer:
@@ -231,23 +254,33 @@ class Client:
         self,
         *topics: str,
         group: str | None = None,
+        member: str | None = None,
         name: str | None = None,
         partitions: Partitions | None = None,
         poll: PollOptions | None = None,
         start: Start | None = None,
         commit: AutoCommit | None = None,
+        on_assigned: Hook | None = None,
+        on_revoked: Hook | None = None,
         **options: Any,
     ) -> Consumer:
         """A consumer; enter it with `async with`. Building it does no I/O (C15).
 
         Args:
             topics: read all their partitions, unless `partitions` names some.
+            group: share the partitions of the topics with the other members of the group; the log says who reads what.
+                Offsets are stored for the group.
+            member: a name for this member: two of one name are not let into the group at the same time.
             name: under which offsets are stored; without one nothing can be.
             partitions: read just these; with one topic plain ints name its partitions.
             poll: how long to wait and how much to bring; default `PollOptions()`.
             start: where partitions without a position begin; default `Start.next()`: behind the stored offset, else at
                 the first message.
             commit: who stores offsets; default `AutoCommit.disabled()`.
+            on_assigned: called with the partitions that came, before anything of them is delivered.
+            on_revoked: called with the partitions that go: those given up after the message in hand and before the last
+                store, those lost without notice afterwards. Both may be async, are cut off after `hook_timeout`, and
+                an error of theirs reaches the reader once, as `RebalanceHookError`.
             options: fields of `ConsumerOptions`.
 
         Raises:
@@ -258,20 +291,37 @@ class Client:
         _check_kind("commit", commit, AutoCommit)
         polling = poll or PollOptions()
         committing = commit or AutoCommit.disabled()
-        identity = _identity(name, group, committing)
+        identity = _identity(name, group, member, committing)
+        if group is None and (on_assigned or on_revoked):
+            raise ConfigError("on_assigned= and on_revoked= belong to a group; pass group= or leave them out")
         reads = _reads(topics, partitions, identity, fill_count(start or Start.next(), polling.count))
+        if group is not None and partitions is not None:
+            reads = self._without_partitions(reads)
         return Consumer(
             reads,
-            open_session=self._open_session,
+            open_session=lambda: self._open_session(reads),
             start_soon=self._serve,
             poll=polling,
             commit=committing,
             options=ConsumerOptions(**options),
+            hooks=Hooks(on_assigned, on_revoked),
             instruments=self._instruments,
             random=random_share,
             opened=self._opened,
             closed=self._closed,
         )
+
+    def _without_partitions(self, reads: Reads) -> Reads:
+        """The assignment decides which partitions a member reads (C18)."""
+        self._instruments.warn(
+            "consumer",
+            "partitions_ignored",
+            f"partitions= is ignored in group {reads.identity.name!r}: the log assigns them; pass name= instead of "
+            "group= to read chosen partitions",
+            partitions=reads.partitions,
+        )
+        topics = dict.fromkeys(partition.topic for partition in reads.partitions)
+        return Reads(tuple(topics), (), reads.identity, reads.start)
 
     async def _open_session(self, reads: Reads) -> abc.Session:
         return await self.broker.open_session(reads.identity, reads.topics, reads.partitions)
@@ -283,15 +333,21 @@ class Client:
         self._consumers.pop(consumer, None)
 
 
-def _identity(name: str | None, group: str | None, commit: AutoCommit) -> abc.ConsumerIdentity:
-    if group is not None:
-        check_name("group name", group)
-        raise FeatureUnavailable(
-            f"group={group!r}: consumer groups are not there yet; use name= and partitions= (a standalone consumer)"
+def _identity(name: str | None, group: str | None, member: str | None, commit: AutoCommit) -> abc.ConsumerIdentity:
+    if name is not None and group is not None:
+        raise ConfigError(
+            f"name={name!r} and group={group!r} contradict each other: offsets are stored for a standalone consumer or "
+            "for a group; leave one out (member= names a member of a group)"
         )
+    if group is not None:
+        static = None if member is None else check_name("member name", member)
+        return abc.ConsumerIdentity(check_name("group name", group), "group", static)
+    if member is not None:
+        raise ConfigError(f"member={member!r} names a member of a group, but there is no group=")
     if name is None and commit.mode != "disabled":
         raise ConfigError(
-            f"commit=AutoCommit.{commit.mode}(...) stores offsets, but the consumer has no name= to store them under"
+            f"commit=AutoCommit.{commit.mode}(...) stores offsets, but the consumer has no name= or group= to store "
+            "them under"
         )
     return abc.ConsumerIdentity(None if name is None else check_name("consumer name", name))
 
@@ -330,3 +386,7 @@ def _partition(topics: tuple[str, ...], partition: TopicPartition | int) -> Topi
 def _check_kind(option: str, given: object, kind: type[object]) -> None:
     if given is not None and not isinstance(given, kind):
         raise ConfigTypeError(f"{option}={given!r} is a {type(given).__name__}; it takes a {kind.__name__}")
+
+
+def _offset(given: int | None) -> Offset | None:
+    return None if given is None else Offset(given)

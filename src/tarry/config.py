@@ -125,7 +125,6 @@ class AutoCommit(Options):
         """Store what was *delivered* every `seconds`: a crash may lose the message in work (C41), a clean end not."""
         return cls(mode="interval", period=_as_seconds(seconds))
 
-
     @classmethod
     def on_poll(cls) -> Self:
         """The log stores a batch in the step that serves it; a clean end brings back what was not finished.

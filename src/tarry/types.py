@@ -513,7 +513,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A group: `generation` counts changes of its members; `offsets` has every partition that it reads or stored for."""
+    """A group: `generation` counts changes of its members; `offsets` has each partition that it reads or stored for."""
 
     name: str
     generation: int

@@ -3,6 +3,7 @@
 Per partition marks: what was delivered, what is finished, what the user stored himself, what the log holds. The modes
 differ in which mark they store while running; at the end every automatic mode brings the stored offset to the last
 *finished* message, down too, but never below what the user stored himself. `disabled` is never touched (I1, K43).
+Under `on_poll` nothing is stored while running: the log does it with each committing fetch, and the end rewinds.
 
 A store whose fate is unknown (cancelled, or the answer lost) leaves a partition *in doubt*: what is believed to be
 stored counts for nothing until the next answer, and the end sets it right in either direction (C61).
@@ -18,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from tarry.types import Offset, Position, TopicPartition, moves, offset_before
 
-Mode = Literal["disabled", "finished", "interval"]
+Mode = Literal["disabled", "finished", "interval", "on_poll"]
 
 
 class Store(NamedTuple):
@@ -38,6 +39,7 @@ class Marks:
     Args:
         floor: below this nothing is brought back: what was stored before, or what lies in front of a seek (Q4).
         explicit: the highest offset that the user gave since the last seek.
+        rest: where the stored offset belonged before the last seek, while that must not be where the log has it.
         is_known: the log has said what it holds; `in_doubt`: since then a store was lost.
         seeks: how many seeks there were, `followed` how many of them a store has followed; the first store after a seek
             may go down (design 1.3).
@@ -48,6 +50,7 @@ class Marks:
     delivered: Offset | None = None
     finished: Offset | None = None
     explicit: Offset | None = None
+    rest: Offset | None = None
     is_known: bool = False
     in_doubt: bool = False
     seeks: int = 0
@@ -99,9 +102,19 @@ class Commits:
     def sought(self, partition: TopicPartition, position: Position) -> None:
         """The position was set by hand: what was delivered, finished and stored before does not count any more."""
         marks = self[partition]
+        marks.rest = self._rest(marks)
         marks.delivered = marks.finished = marks.explicit = None
         marks.floor = offset_before(position)
         marks.seeks += 1
+
+    def took(self, partition: TopicPartition, offset: Offset) -> None:
+        """A committing fetch came back: the log holds its last offset now, or a higher one (S50, C58)."""
+        marks = self[partition]
+        marks.stored = _highest((marks.stored, offset))
+
+    def unsettled(self, partition: TopicPartition) -> None:
+        """Nobody knows whether a committing fetch was applied: forget what is believed to be stored (C61)."""
+        self[partition].in_doubt = True
 
     def asked(self, partition: TopicPartition, offset: Offset) -> Store | None:
         """The user stores `offset`: what to send, None when it changes nothing at the log (C52)."""
@@ -119,7 +132,7 @@ class Commits:
     def due(self, partition: TopicPartition) -> Store | None:
         """What the mode stores now, None when it is stored already (C41, C51)."""
         marks = self[partition]
-        mark = {"disabled": None, "finished": marks.finished, "interval": marks.delivered}[self._mode]
+        mark = {"finished": marks.finished, "interval": marks.delivered}.get(self._mode)
         offset = None if mark is None else _highest((mark, marks.explicit))
         if offset is None or not (marks.in_doubt or moves(marks.stored, offset, lower=marks.sought)):
             return None
@@ -155,12 +168,11 @@ class Commits:
         if store.explicit and store.offset is not None and store.seeks == marks.seeks:
             marks.given(store.offset)
 
-    @staticmethod
-    def _rest(marks: Marks) -> Offset | None:
+    def _rest(self, marks: Marks) -> Offset | None:
         """Where the stored offset belongs when nothing more will be finished; after a mere seek where it was."""
         done = _highest((marks.finished, marks.explicit))
         if done is None and marks.sought:
-            return marks.stored
+            return marks.rest if self._mode == "on_poll" else marks.stored
         return _highest((done, marks.floor))
 
 

@@ -5,6 +5,9 @@ Partitions are served in turn, one segment each, so that a busy one does not sta
 A partition is *ready* while messages are known to be at the log, *flying* while a fetch names it, else *idle*: somebody
 has to watch it.
 
+A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
+satisfy it, it names one partition, and it brings no more than that reader takes (C59).
+
 Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
 """
 
@@ -25,7 +28,8 @@ class Demand:
     """A `poll` that waits: what satisfies it, and until when.
 
     `asked` becomes True when the log has answered a request that reached to the end of the wait; then what was fetched
-    is all there is. `over` ends the wait.
+    is all there is. `over` ends the wait. `takes_all`: it takes everything that was committed for it, also where the
+    last message exceeds `max_bytes`, so that nothing committed stays behind it (design 4.2).
     """
 
     count: int
@@ -34,6 +38,7 @@ class Demand:
     deadline: float
     asked: bool = False
     over: bool = False
+    takes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,10 @@ class Plan:
 
 
 class Fetches:
-    """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch."""
+    """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch.
+
+    `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message.
+    """
 
     def __init__(self, *, count: int, max_bytes: int, messages_max: int, bytes_max: int) -> None:
         self._count = count
@@ -57,6 +65,7 @@ class Fetches:
         self._ready: dict[TopicPartition, None] = {}
         self._flying: dict[TopicPartition, None] = {}
         self.demand: Demand | None = None
+        self.is_awaited = False
         self.messages = 0
         self.size = 0
 
@@ -94,6 +103,19 @@ class Fetches:
         if self._flying or not self._worthwhile(count, size):
             return None
         return min(count, self._count), min(size, self._max_bytes)
+
+    def plan_committing(self) -> Plan | None:
+        """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
+        if self._flying or not self._ready:
+            return None
+        demand = self.demand
+        if demand is None:
+            count, size = (self._count, self._max_bytes) if self.is_awaited and not self.messages else (0, 0)
+        elif self.enough(demand):
+            count = size = 0
+        else:
+            count, size = demand.count - self.messages, self._left(demand)
+        return Plan((next(iter(self._ready)),), count, size) if count > 0 and size > 0 else None
 
     def started(self, partitions: Sequence[TopicPartition]) -> None:
         """A fetch of these partitions is out."""
@@ -145,6 +167,11 @@ class Fetches:
             self.size -= segment.size
         self._ready.pop(partition, None)
 
+    @property
+    def segments(self) -> list[Segment]:
+        """What is buffered, partition by partition."""
+        return [segment for buffer in self._buffers.values() for segment in buffer]
+
     def take(self) -> Segment | None:
         """The next segment, partitions in turn (Q20)."""
         if not self._buffers:
@@ -158,8 +185,11 @@ class Fetches:
 
     def enough(self, demand: Demand) -> bool:
         """What is buffered satisfies a poll: enough messages, or its byte limit is reachable (K89)."""
-        overhead = RUN_OVERHEAD * len(self._buffers)
-        return self.messages >= demand.min_count or self.size + overhead >= demand.max_bytes
+        return self.messages >= demand.min_count or self._left(demand) <= 0
+
+    def _left(self, demand: Demand) -> int:
+        """Bytes that a poll still takes behind what is buffered."""
+        return demand.max_bytes - self.size - RUN_OVERHEAD * len(self._buffers)
 
     def missing(self, demand: Demand) -> tuple[int, int]:
         """Messages and bytes that would satisfy a poll; each at least 1."""

@@ -1,5 +1,8 @@
 """Where each owned partition is read, and what of it was handed over (C26-C34, C38, C39).
 
+A place is *closed* while nothing may be delivered of it: until the hook for a new partition has run, and from the
+moment on at which the log wants the partition back (design 4.1). A closed place is neither resolved nor fetched.
+
 Every partition has its own position (K79). A start rule is consulted only while there is none (C27); afterwards fetches
 name an explicit position, also after a lost reply (C28). The `epoch` of a place moves whenever what was fetched before
 is void: seek (C33), new ownership, new history (C38 as overruled). Replies carry the epoch they were asked under and
@@ -24,6 +27,7 @@ class Place:
         fetch_at: where the next fetch begins; None while the start rule has to be resolved.
         next: the next message to be delivered; None like `fetch_at`.
         delivered: the last offset handed over under this epoch; None: nothing yet (never 0, C39).
+        is_open: messages of it may be delivered.
     """
 
     ownership: Ownership
@@ -32,6 +36,7 @@ class Place:
     fetch_at: Position | None = None
     next: Position | None = None
     delivered: Offset | None = None
+    is_open: bool = True
 
 
 class Positions:
@@ -63,14 +68,33 @@ class Positions:
             if place is None or place.ownership != ownership:
                 self._places[partition] = Place(ownership, self._new_epoch())
 
-    def reset(self, partition: TopicPartition) -> None:
-        """Forget the position: new history, or a new session (C30); the start rule decides again."""
+    def drop(self, partition: TopicPartition) -> None:
+        """The partition is not owned any more; a later return is a new ownership and resolves anew (C29, C31)."""
+        self._places.pop(partition, None)
+
+    def close(self, partition: TopicPartition) -> None:
+        """Deliver nothing more of it; what is out for it is void."""
         place = self._places[partition]
-        self._places[partition] = Place(place.ownership, self._new_epoch())
+        place.is_open, place.epoch = False, self._new_epoch()
+
+    def reopen(self, partition: TopicPartition, ownership: Ownership) -> None:
+        """Go on with a partition that was closed, if it is still held under that ownership."""
+        place = self._places.get(partition)
+        if place is not None and place.ownership == ownership:
+            place.is_open = True
+
+    def reset(self, partition: TopicPartition) -> None:
+        """Forget the position: new history; the start rule decides again."""
+        place = self._places[partition]
+        self._places[partition] = Place(place.ownership, self._new_epoch(), is_open=place.is_open)
 
     def unresolved(self) -> list[TopicPartition]:
-        """Partitions whose start rule has to be resolved."""
-        return [partition for partition, place in self._places.items() if place.fetch_at is None]
+        """Open partitions whose start rule has to be resolved."""
+        return [partition for partition, place in self._places.items() if place.fetch_at is None and place.is_open]
+
+    def readable(self) -> list[TopicPartition]:
+        """Open partitions that have a position."""
+        return [partition for partition, place in self._places.items() if place.fetch_at is not None and place.is_open]
 
     def resolved(self, partition: TopicPartition, epoch: int, position: Position, history: HistoryId) -> bool:
         """The start rule gave a position; False when it came too late."""
@@ -84,7 +108,9 @@ class Positions:
     def seek(self, partition: TopicPartition, position: Position, history: HistoryId) -> None:
         """Read from `position` on; what was fetched is void and the delivered mark is reset."""
         place = self._places[partition]
-        self._places[partition] = Place(place.ownership, self._new_epoch(), history, position, position)
+        self._places[partition] = Place(
+            place.ownership, self._new_epoch(), history, position, position, is_open=place.is_open
+        )
 
     def fetched(self, partition: TopicPartition, epoch: int, end: Position) -> Position | None:
         """A reply brought everything up to `end`; None when it is void and must be dropped (C35).

@@ -14,7 +14,7 @@ from typing import Annotated, Protocol, TextIO, runtime_checkable
 import typer
 
 import tarry
-from tarry.cli import consume, demo, produce, topic
+from tarry.cli import consume, demo, group, produce, topic
 from tarry.cli.failures import Exit, code_of, one_line, root_of
 from tarry.cli.options import examples
 from tarry.cli.pipes import guard_standard_streams
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 

@@ -1,6 +1,6 @@
-"""`tarry demo`: real data through the embedded log, with a consumer that is stopped in the middle and goes on.
+"""`tarry demo`: real data through the embedded log, read by a group whose members are stopped and cancelled on the way.
 
-Everything it prints is counted from delivered messages. Not here: the file and the sums (`weather`).
+Everything it prints is counted from messages whose work was done. Not here: the file and the sums (`weather`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,10 @@ from tarry.cli.weather import Observation, Tally, own_file, read
 
 EXAMPLES = examples("tarry demo", "tarry demo --data my-weather.csv --db weather.db")
 TOPIC = "weather"
+GROUP = "gauges"
 PARTITIONS = 4
+BATCH = 50
+"""Messages of one committing fetch."""
 PARK_S = 2.0
 
 
@@ -42,8 +45,9 @@ def demo(
 ) -> None:
     """Send real data through a log, and wait at it.
 
-    Four years of Seattle's weather go into four partitions. Two consumers read
-    two each; one is stopped in the middle and started again under its name.
+    Four years of Seattle's weather go into four partitions. A group of two
+    shares them, and the log commits what it serves; one member is stopped in
+    the middle, the other is cancelled at work, and both start again.
     Uses a temporary log unless --db keeps it.
     """
     path = own_file() if data is None else data
@@ -91,78 +95,121 @@ async def _produce(client: tarry.Client, observations: Iterable[Observation]) ->
     return sent
 
 
-class _Gauge:
-    """A named consumer with its partitions, over all its lives."""
-
-    def __init__(self, name: str, partitions: tuple[int, ...], sent: Counter[int]) -> None:
-        self.name = name
-        self.partitions = partitions
-        self.expected = sum(sent[partition] for partition in partitions)
-        self.counted = 0
-        self.reports: list[tuple[str, tarry.ShutdownReport]] = []
-
-    def __str__(self) -> str:
-        return f"{self.name} (partitions {' and '.join(map(str, self.partitions))})"
-
-    async def live(self, client: tarry.Client, seen: _Seen, until: int, life: str) -> None:
-        """Read until so many messages are counted; then be shut down from outside, as by a signal."""
-        consumer = client.consumer(
-            TOPIC, name=self.name, partitions=self.partitions, commit=tarry.AutoCommit.finished()
-        )
-        enough = anyio.Event()
-
-        async def count() -> None:
-            async for message in consumer:
-                seen.add(message)
-                self.counted += 1
-                if self.counted >= until:
-                    enough.set()
-                    await anyio.lowlevel.checkpoint()
-
-        async with consumer, anyio.create_task_group() as tasks:
-            tasks.start_soon(count)
-            if self.counted < until:
-                await enough.wait()
-            self.reports.append((life, await consumer.shutdown()))
-
-
 class _Seen:
-    """Every delivery, and what the values add up to."""
+    """Every message whose work was done, and what the values add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         self.tally = Tally()
-        self.deliveries: Counter[tuple[int, int]] = Counter()
+        self.done: Counter[tuple[int, int]] = Counter()
+        self.expected = expected
+        self.complete = anyio.Event()
 
     def add(self, message: tarry.Message) -> None:
-        """Note one delivery."""
+        """Note one message."""
         assert message.value is not None
-        self.deliveries[message.partition, message.offset] += 1
+        self.done[message.partition, message.offset] += 1
         self.tally.add(message.value)
+        if len(self.done) >= self.expected:
+            self.complete.set()
+
+
+class _Member:
+    """A member of the group, over all its lives."""
+
+    def __init__(self, client: tarry.Client, name: str, seen: _Seen) -> None:
+        self.client = client
+        self.name = name
+        self.seen = seen
+        self.counted = 0
+        self.reports: list[tuple[str, tarry.ShutdownReport]] = []
+        self._in_work: tarry.Message | None = None
+
+    async def live_until_stopped(self, quota: int) -> None:
+        """Work until so many messages are counted; then be shut down from outside, as by a signal."""
+        enough = anyio.Event()
+        async with self._consumer() as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._work, consumer, quota, enough.set)
+            await _first_of(enough, self.seen.complete)
+            self.reports.append(("stopped in the middle", await consumer.shutdown()))
+
+    async def live_until_cancelled(self, quota: int) -> tarry.Message | None:
+        """Work until so many messages are counted; then be cancelled at work on the next one, which is returned."""
+        scope = anyio.CancelScope()
+        consumer = self._consumer()
+        with scope:
+            async with consumer, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._work, consumer, quota, scope.cancel)
+                await self.seen.complete.wait()
+        self.reports.append(("cancelled in its loop body", await consumer.shutdown()))
+        return self._in_work if scope.cancelled_caught else None
+
+    async def live_to_the_end(self) -> None:
+        """Work until every message is counted."""
+        async with self._consumer() as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._work, consumer, -1, lambda: None)
+            await self.seen.complete.wait()
+            self.reports.append(("started again", await consumer.shutdown()))
+
+    def _consumer(self) -> tarry.Consumer:
+        return self.client.consumer(
+            TOPIC, group=GROUP, member=self.name, commit=tarry.AutoCommit.on_poll(), poll=tarry.PollOptions(count=BATCH)
+        )
+
+    async def _work(self, consumer: tarry.Consumer, quota: int, reached: Callable[[], None]) -> None:
+        counted = 0
+        async for message in consumer:
+            self._in_work = message
+            if counted == quota:
+                reached()
+            await anyio.lowlevel.checkpoint()  # where the work would be, and where a cancel strikes
+            self.seen.add(message)
+            counted += 1
+            self.counted += 1
+
+
+async def _first_of(*events: anyio.Event) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            tasks.cancel_scope.cancel()
+
+        for event in events:
+            tasks.start_soon(wait, event)
 
 
 async def _consume(client: tarry.Client, sent: Counter[int]) -> None:
-    first, second = _Gauge("gauge-a", (0, 1), sent), _Gauge("gauge-b", (2, 3), sent)
-    stopped, other = (first, second) if first.expected >= second.expected else (second, first)
-    seen = _Seen()
-    middle = max(1, stopped.expected // 2)
-    at = 0
+    seen = _Seen(sent.total())
+    first, second = _Member(client, "gauge-a", seen), _Member(client, "gauge-b", seen)
+    quota = sent.total() // 5
+    in_work: list[tarry.Message | None] = []
+
+    async def be_cancelled() -> None:
+        in_work.append(await second.live_until_cancelled(quota))
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(other.live, client, seen, other.expected, "")
-        await stopped.live(client, seen, middle, ", stopped in the middle")
-        at = stopped.counted
-        await stopped.live(client, seen, stopped.expected, ", started again")
-    _title("Consumed by two named consumers")
-    print(f"  {stopped} counted {at:,} messages, was stopped,")
-    print(f"  started again under its name and counted {stopped.counted - at:,} more")
-    print(f"  {other} counted {other.counted:,} messages")
+        tasks.start_soon(first.live_until_stopped, quota)
+        tasks.start_soon(be_cancelled)
+    between = (first.counted, second.counted)
+    async with anyio.create_task_group() as tasks:
+        for member in (first, second):
+            tasks.start_soon(member.live_to_the_end)
+    _title(f"Consumed by group {GROUP!r} of two members, in commit-on-poll mode")
+    for member, before in zip((first, second), between, strict=True):
+        ends = member.reports[0][0]
+        print(f"  {member.name} counted {before:,} messages and was {ends};")
+        print(f"  started again it counted {member.counted - before:,} more")
+    for message in in_work:
+        if message is not None:
+            times = seen.done[message.partition, message.offset]
+            print(f"  at work was offset {message.offset} of partition {message.partition}, counted {times} time")
     _print_years(seen.tally)
-    twice = sum(count - 1 for count in seen.deliveries.values())
-    missing = sum(sent.values()) - len(seen.deliveries)
-    print(f"  delivered {len(seen.deliveries):,} messages, {twice} of them twice; missing {missing}")
+    twice = sum(count - 1 for count in seen.done.values())
+    print(f"  counted {len(seen.done):,} messages, {twice} of them twice; missing {sent.total() - len(seen.done)}")
     _title("Shutdown reports")
-    for gauge in (first, second):
-        for life, report in gauge.reports:
-            print(f"  {gauge.name}{life}")
+    for member in (first, second):
+        for life, report in member.reports:
+            print(f"  {member.name}, {life}")
             print("".join(f"    {line}\n" for line in str(report).splitlines()), end="")
 
 

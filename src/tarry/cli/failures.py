@@ -28,6 +28,7 @@ class CommandError(Exception):
 
 _CODES: tuple[tuple[type[errors.TarryError], Exit], ...] = (
     (errors.TopicNotFound, Exit.NOT_FOUND),
+    (errors.GroupNotFound, Exit.NOT_FOUND),
     (errors.TopicExists, Exit.USAGE),
     (errors.FeatureUnavailable, Exit.USAGE),
     (errors.OffsetOutOfRange, Exit.USAGE),

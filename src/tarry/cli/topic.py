@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -13,6 +11,7 @@ from tarry.cli.draining import Stop, run
 from tarry.cli.failures import CommandError
 from tarry.cli.logs import choose_log, find_topic, say
 from tarry.cli.options import Db, Output, Url, duration, examples, size
+from tarry.cli.tables import As, counted, print_json, print_table
 from tarry.config import MIB
 from tarry.types import TopicInfo
 
@@ -23,7 +22,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name, or stream/name.", show_default=False)]
-As = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 
 @app.callback()
@@ -70,7 +68,7 @@ def create(
                 max_record_bytes=MIB if max_record_bytes is None else max_record_bytes,
                 exist_ok=exist_ok,
             )
-        say(f"topic {info.name!r} has {_count(len(info.partitions), 'partition')}")
+        say(f"topic {info.name!r} has {counted(len(info.partitions), 'partition')}")
 
     run(work)
 
@@ -84,11 +82,11 @@ def list_topics(output: As = Output.TEXT, url: Url = None, db: Db = None) -> Non
         async with log.open() as client:
             topics = await client.topics()
         if output is Output.JSONL:
-            _print_json([_summary(info) for info in topics])
+            print_json([_summary(info) for info in topics])
         elif not topics:
             say(f"no topics yet in {log.url}; create one with `tarry topic create NAME`")
         else:
-            _print_table([_summary(info) for info in topics])
+            print_table([_summary(info) for info in topics])
 
     run(work)
 
@@ -104,14 +102,14 @@ def describe(name: Name, output: As = Output.TEXT, url: Url = None, db: Db = Non
         async with log.open() as client:
             info = await find_topic(client, name, log)
         if output is Output.JSONL:
-            _print_json(_partitions(info))
+            print_json(_partitions(info))
             return
         print(f"topic             {info.name}")
         print(f"retention age     {'unlimited' if info.retention_age is None else f'{info.retention_age:g} s'}")
         print(f"retention bytes   {'unlimited' if info.retention_bytes is None else info.retention_bytes}")
         print(f"max record bytes  {info.max_record_bytes}")
         print()
-        _print_table(_partitions(info))
+        print_table(_partitions(info))
 
     run(work)
 
@@ -140,7 +138,7 @@ def delete(
         async with log.open() as client:
             info = await find_topic(client, name, log)
             await client.delete_topic(info.name)
-        say(f"deleted topic {info.name!r} with {_count(_messages(info), 'message')}")
+        say(f"deleted topic {info.name!r} with {counted(_messages(info), 'message')}")
 
     if not yes:
         _ask(run(look))  # Outside of the event loop, so that Ctrl-C is heard.
@@ -148,7 +146,7 @@ def delete(
 
 
 def _ask(info: TopicInfo) -> None:
-    what = f"topic {info.name!r} with {_count(_messages(info), 'message')}"
+    what = f"topic {info.name!r} with {counted(_messages(info), 'message')}"
     if not os.isatty(0):
         raise CommandError(f"{what} was not deleted; add --yes to delete it without being asked")
     typer.confirm(f"Delete {what}?", abort=True, err=True)
@@ -178,25 +176,3 @@ def _partitions(info: TopicInfo) -> list[dict[str, str | int]]:
         }
         for part in info.partitions
     ]
-
-
-def _print_json(rows: Iterable[dict[str, str | int]]) -> None:
-    for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
-
-
-def _print_table(rows: Sequence[dict[str, str | int]]) -> None:
-    """Columns under their names: text to the left, numbers to the right."""
-    names = list(rows[0])
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in names}
-    print("  ".join(_cell(name, widths[name], right=isinstance(rows[0][name], int)) for name in names).rstrip())
-    for row in rows:
-        print("  ".join(_cell(row[name], widths[name], right=isinstance(row[name], int)) for name in names).rstrip())
-
-
-def _cell(value: object, width: int, *, right: bool) -> str:
-    return str(value).rjust(width) if right else str(value).ljust(width)
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,11 +1,13 @@
 """The consumer as users know it: reading, storing, seeking, shutting down. It decides little; machines and loops do.
 
-Not here: fetching (`worker`), stores on their way (`storing`), the marks and positions (`_core`).
+Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`membership`), the marks and positions
+(`_core`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -21,8 +23,10 @@ from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
-from tarry.consumer.storing import Storing
-from tarry.consumer.worker import Worker
+from tarry.consumer.membership import Hooks, Membership, Reader
+from tarry.consumer.standing import Standing
+from tarry.consumer.storing import STORE_S_MIN, Storing
+from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
     ConfigError,
@@ -54,8 +58,6 @@ from tarry.types import (
 
 READER_LOOK_S = 0.02
 """How often a shutdown looks whether the reader has asked again or ended; trio has no callback for the latter."""
-STORE_S_MIN = 1.0
-"""Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
 
 
 class State(Enum):
@@ -99,11 +101,12 @@ class Consumer:
         self,
         reads: Reads,
         *,
-        open_session: Callable[[Reads], Any],
+        open_session: Callable[[], Awaitable[abc.Session]],
         start_soon: Callable[[Callable[[], Any]], None],
         poll: PollOptions,
         commit: AutoCommit,
         options: ConsumerOptions,
+        hooks: Hooks,
         instruments: Instruments,
         random: Callable[[], float],
         opened: Callable[[Consumer], None],
@@ -116,7 +119,9 @@ class Consumer:
         self._start_soon = start_soon
         self._poll = poll
         self._commit = commit
+        self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
+        self._hooks = hooks
         self._instruments = instruments
         self._random = random
         self._state = State.NEW
@@ -130,7 +135,8 @@ class Consumer:
             messages_max=options.buffer_messages or 2 * poll.count,
             bytes_max=options.buffer_bytes,
         )
-        self._session: abc.Session
+        self._standing: Standing
+        self._membership: Membership | None = None
         self._worker: Worker
         self._storing: Storing
         # What the application has in hand: the current list with its cursor and the last message out of it, or a batch.
@@ -143,13 +149,20 @@ class Consumer:
         self._reader: Task = None
         self._reading = False
         self._delivered_any = False
+        self._is_interrupted = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
+        self._settling: anyio.Event | None = None
         self._closed = anyio.Event()
         self._report = ShutdownReport({}, {}, {})
 
     def __repr__(self) -> str:
         return f"<tarry {self._reads}, {self._state.value}>"
+
+    def __del__(self) -> None:
+        """What was committed for a consumer that nobody shut down, and not finished, is lost to the next run (C68)."""
+        if getattr(self, "_state", State.NEW) is State.OPEN:
+            warnings.warn(f"{self!r} was never shut down; use `async with`", ResourceWarning, stacklevel=2)
 
     # --------------------------------------------------------------------------------------------- life
 
@@ -162,28 +175,36 @@ class Consumer:
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
         try:
-            self._session = await self._open_session(self._reads)
+            self._standing = Standing(await self._open_session())
             await self._check_size()
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
-        self._positions.assign(self._session.assignment.owned)
         self._storing = Storing(
-            self._session,
+            self._standing,
             self._commits,
             self._positions,
             period=self._commit.period,
             note=self._note,
             instruments=self._instruments,
+            random=self._random,
         )
+        beside: list[Loop] = [self._storing.run]
+        if self._reads.identity.kind == "group":
+            self._membership = self._join_in()
+            self._membership.begin()
+            beside.append(self._follow_group)
+        else:
+            self._positions.assign(self._standing.session.assignment.owned)
         self._worker = Worker(
-            self._session,
+            self._standing,
             start=self._reads.start,
             poll=self._poll,
             positions=self._positions,
             fetches=self._fetches,
+            commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
-            beside=self._storing.run,
+            beside=beside,
             arrived=self._arrived,
             renewed=self._renewed,
             instruments=self._instruments,
@@ -195,11 +216,31 @@ class Consumer:
         self._start_soon(self._worker.run)
         return self
 
+    async def _follow_group(self) -> None:
+        assert self._membership is not None
+        await self._membership.run(self._worker)
+
+    def _join_in(self) -> Membership:
+        return Membership(
+            self._standing,
+            name=str(self._reads),
+            join=self._open_session,
+            hooks=self._hooks,
+            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt),
+            keeps=self._commits_on_poll,
+            positions=self._positions,
+            commits=self._commits,
+            storing=self._storing,
+            options=self._options,
+            instruments=self._instruments,
+            random=self._random,
+        )
+
     async def _check_size(self) -> None:
         """One readiness wait names all partitions, for now."""
-        count = len(self._session.assignment.owned)
+        count = len(self._standing.session.assignment.owned)
         if count > abc.TARGETS_MAX:
-            await self._session.leave()
+            await self._standing.session.leave()
             raise FeatureUnavailable(
                 f"{self._reads} would read {count} partitions; this release reads up to {abc.TARGETS_MAX} in one "
                 "consumer: share them out with partitions="
@@ -243,9 +284,12 @@ class Consumer:
     async def _close(self) -> None:
         rewound: dict[TopicPartition, int] = {}
         try:
-            await self._worker.stop()
-            await self._wait_for_reader()
+            deadline = anyio.current_time() + self._options.drain_timeout
+            await self._worker.stop(self._options.drain_timeout)
+            await self._wait_for_reader(deadline)
             self._note()
+            if self._membership is not None:
+                await self._membership.farewell()
             rewound = await self._finish()
         finally:
             self._report = ShutdownReport(self._committed(), rewound, self._unfinished())
@@ -260,9 +304,9 @@ class Consumer:
         marks = {partition: self._commits[partition] for partition in self._positions}
         return {at: mark.stored for at, mark in marks.items() if not named or (mark.is_known and not mark.in_doubt)}
 
-    async def _wait_for_reader(self) -> None:
-        """Until the reader asks again, ends, or shuts down itself; at most `drain_timeout`."""
-        with anyio.move_on_after(self._options.drain_timeout):
+    async def _wait_for_reader(self, deadline: float) -> None:
+        """Until the reader asks again, ends, or shuts down itself."""
+        with anyio.CancelScope(deadline=deadline):
             while self._in_hand() and not self._hurry.is_set() and not ended(self._reader):
                 with anyio.move_on_after(READER_LOOK_S):
                     await self._hurry.wait()
@@ -278,9 +322,10 @@ class Consumer:
                 "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored within {limit_s:g} s"
             )
         self._warn_nothing_stored()
+        self._warn_lost()
         with anyio.move_on_after(limit_s):
             try:
-                await self._session.leave()
+                await self._standing.session.leave()
             except TarryError as error:
                 self._instruments.emit("leave_failed", error=str(error))
         return rewound
@@ -332,6 +377,7 @@ class Consumer:
         self._reading = True
         try:
             if self._state is State.OPEN and not self._fetches.enough(demand):
+                demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
             return await self._gather(demand)
@@ -343,7 +389,7 @@ class Consumer:
     async def _gather(self, demand: Demand) -> Batch:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand):
+            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -354,20 +400,39 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
-        segments = self._fetches.gather(demand.count, demand.max_bytes)
+        self._is_interrupted = False
+        is_enough = self._fetches.enough(demand)
+        segments = self._fetches.gather(
+            demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
+        )
         for segment in segments:
             self._hand_out(segment)
         self._worker.taken()
         found = sum(segment.count for segment in segments)
-        return Batch(segments, "count" if found >= demand.min_count else "wait" if demand.over else "bytes", decode)
+        if found >= demand.min_count:
+            return Batch(segments, "count", decode)
+        return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", decode)
 
     def _hand_out(self, segment: Segment) -> None:
-        partition = segment.origin.partition
         first, _ = self._batch.get(segment.origin, (segment.first, segment.last))
         self._batch[segment.origin] = (first, segment.last)
-        self._positions.handed(partition, segment.last)
-        self._commits.delivered(partition, segment.last)
+        self._handed(segment.origin, segment.last)
         self._delivered_any = True
+
+    def _handed(self, origin: Origin, offset: Offset) -> None:
+        """Everything up to `offset` was delivered; the marks belong to one ownership (C38)."""
+        if self._is_held(origin):
+            self._positions.handed(origin.partition, offset)
+            self._commits.delivered(origin.partition, offset)
+
+    def _finished(self, origin: Origin, offset: Offset) -> None:
+        if self._is_held(origin):
+            self._commits.finished(origin.partition, offset)
+
+    def _is_held(self, origin: Origin) -> bool:
+        """The partition is held under the ownership and history that something was fetched under."""
+        place = self._positions.get(origin.partition)
+        return place is not None and place.ownership == origin.ownership and place.history == origin.history
 
     async def _refill(self) -> Message:
         """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
@@ -381,12 +446,15 @@ class Consumer:
                 self._worker.raise_pending()
                 segment = self._fetches.take()
                 if segment is not None:
+                    self._is_interrupted = False
                     break
                 self._worker.raise_dead_end()
+                self._worker.awaited()
                 await self._arrival.wait()
                 await anyio.lowlevel.checkpoint_if_cancelled()
         finally:
             self._reading = False
+            self._worker.served()
         self._load(segment)
         self._worker.taken()
         self._hand = next(self._cursor)
@@ -409,28 +477,36 @@ class Consumer:
         self._hand = self._segment = None
         self._cursor = iter(())
         if hand is not None and segment is not None:
-            partition = segment.origin.partition
-            self._positions.handed(partition, hand.offset)
-            self._commits.delivered(partition, hand.offset)
-            self._commits.finished(partition, hand.offset)
+            self._handed(segment.origin, hand.offset)
+            self._finished(segment.origin, hand.offset)
             rest = from_position(segment, position_after(hand.offset))
-            if rest is not None and self._state is State.OPEN:
+            if rest is not None and self._goes_on(segment.origin):
                 self._fetches.put_first(rest)
         for origin, (_, last) in self._batch.items():
-            self._commits.finished(origin.partition, last)
+            self._finished(origin, last)
         self._batch = {}
         if self._state is State.DRAINING:
             self._hurry.set()
+        if self._settling is not None:
+            self._settling.set()
+            self._settling = None
+
+    def _goes_on(self, origin: Origin) -> bool:
+        """What is left of a list is to be delivered: not of a partition that is given up, or was lost (C35, C36)."""
+        if self._state is not State.OPEN:
+            return False
+        if self._is_held(origin):
+            return self._positions[origin.partition].is_open
+        return self._commits_on_poll
 
     def _note(self) -> None:
         """Bring the marks up to what the cursor says."""
         if self._hand is None or self._segment is None:
             return
-        partition, offset = self._segment.origin.partition, self._hand.offset
-        self._positions.handed(partition, offset)
-        self._commits.delivered(partition, offset)
+        origin, offset = self._segment.origin, self._hand.offset
+        self._handed(origin, offset)
         if offset > self._segment.first:
-            self._commits.finished(partition, Offset(offset - 1))
+            self._finished(origin, Offset(offset - 1))
 
     def _in_hand(self) -> bool:
         """Something was handed out and is neither finished nor stored."""
@@ -442,11 +518,37 @@ class Consumer:
             handed[self._segment.origin] = (self._hand.offset, self._hand.offset)
         left: dict[TopicPartition, int] = {}
         for origin, (first, last) in handed.items():
+            if not self._is_held(origin):
+                continue  # somebody else's by now
             explicit = self._commits[origin.partition].explicit
             count = last - max(first - 1, -1 if explicit is None else explicit)
             if count > 0:
                 left[origin.partition] = left.get(origin.partition, 0) + count
         return left
+
+    # -- what a rebalance needs of the reader
+
+    def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deliver nothing more of these; the message in hand may still be finished."""
+        if self._segment is not None and self._segment.origin.partition in set(partitions):
+            self._note()
+            self._cursor = iter(())
+
+    def _interrupt(self) -> None:
+        """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
+        self._is_interrupted = True
+        self._arrived()
+
+    def _holds(self, partition: TopicPartition) -> bool:
+        return partition in self._unfinished()
+
+    async def _settled(self, partition: TopicPartition, deadline: float) -> None:
+        """Until what is in hand of a partition is finished or stored, or nobody reads any more."""
+        with anyio.CancelScope(deadline=deadline):
+            while self._holds(partition) and not ended(self._reader):
+                settling = self._settling = self._settling or anyio.Event()
+                with anyio.move_on_after(READER_LOOK_S):
+                    await settling.wait()
 
     def _claim(self) -> None:
         """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
@@ -489,7 +591,11 @@ class Consumer:
     # ------------------------------------------------------------------------------------------- offsets
 
     async def store_offset(
-        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None = None
+        self,
+        what: Message | Batch | TopicPartition | int,
+        offset: Offset | int | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         """Say that a message, a batch, or everything up to an offset is finished; durable when it returns.
 
@@ -497,15 +603,18 @@ class Consumer:
 
         Args:
             what: a message, a batch (each of its partitions), or a partition together with `offset`.
+            force: store an offset too that was not delivered yet; without it that is refused, since the messages up to
+                there would be skipped.
 
         Raises:
+            ConfigError: the offset lies ahead of what was delivered.
             StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message.
             UsageError: the consumer has no name to store under.
             OffsetOutOfRange: the log holds no such message yet.
         """
         self._check_started()
         self._check_named()
-        for partition, last, history in self._offsets_of(what, offset):
+        for partition, last, history in self._offsets_of(what, offset, force=force):
             await self._storing.store(partition, last, history)
 
     async def delete_offset(self, partition: TopicPartition | int) -> None:
@@ -531,7 +640,7 @@ class Consumer:
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
-        resolved = await self._session.resolve(owned, start)
+        resolved = await self._standing.session.resolve(owned, start)
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
@@ -555,7 +664,7 @@ class Consumer:
         self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
 
     def _offsets_of(
-        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None
+        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None, *, force: bool
     ) -> list[tuple[TopicPartition, Offset, HistoryId | None]]:
         if isinstance(what, Message):
             self._check_origin(what.origin)
@@ -570,11 +679,23 @@ class Consumer:
             raise ConfigError(
                 f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored"
             )
-        return [(self._owned(what), Offset(offset), None)]
+        partition = self._owned(what)
+        if not force:
+            self._check_delivered(partition, offset)
+        return [(partition, Offset(offset), None)]
+
+    def _check_delivered(self, partition: TopicPartition, offset: int) -> None:
+        self._note()
+        upcoming = self._positions[partition].next
+        if upcoming is None or offset >= upcoming:
+            where = "its position is not known yet" if upcoming is None else f"offset {upcoming} is delivered next"
+            raise ConfigError(
+                f"store_offset({partition}, {offset}) lies ahead of what was delivered ({where}): the messages up to "
+                "there would be skipped; if that is meant, pass force=True"
+            )
 
     def _check_origin(self, origin: Origin) -> None:
-        place = self._positions.get(origin.partition)
-        if place is None or place.ownership != origin.ownership or place.history != origin.history:
+        if not self._is_held(origin):
             raise StaleAssignment(
                 f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
             )
@@ -587,13 +708,13 @@ class Consumer:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this consumer reads."""
+        """The partitions this consumer reads; in a group they come and go."""
         return frozenset(self._positions)
 
     @property
     def generation(self) -> int:
-        """Counter of rebalances; constant without a group."""
-        return 0 if self._state in (State.NEW, State.FAILED) else self._session.assignment.generation
+        """Counts the changes of the group's members; constant without a group."""
+        return 0 if self._state in (State.NEW, State.FAILED) else self._standing.session.assignment.generation
 
     def position(self, partition: TopicPartition | int) -> Position | None:
         """The next message to be delivered, None while it is not known; never waits (C25)."""
@@ -645,8 +766,10 @@ class Consumer:
         self._note()
         found: dict[TopicPartition, Lag] = {}
         for partition in list(self._positions):
-            end = await self._session.resolve(partition, Start.end())
-            place, stored = self._positions[partition], self._commits[partition].stored
+            end = await self._standing.session.resolve(partition, Start.end())
+            place, stored = self._positions.get(partition), self._commits[partition].stored
+            if place is None:
+                continue  # it left meanwhile
             begin = end.log_start
             found[partition] = Lag(
                 end.log_end,
@@ -672,6 +795,26 @@ class Consumer:
             owned = ", ".join(map(str, sorted(self._positions)))
             raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
         return partition
+
+    def _warn_lost(self) -> None:
+        """Committed batches of partitions that were lost without notice, and not finished: nobody reads them (Q6)."""
+        segments = self._fetches.segments if self._commits_on_poll else []
+        if self._segment is not None and self._hand is not None and self._commits_on_poll:
+            rest = from_position(self._segment, Position(self._hand.offset))
+            segments = [*segments, *([rest] if rest is not None else [])]
+        spans = [(segment.origin, segment.first, segment.last) for segment in segments]
+        spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
+        for origin, first, last in spans:
+            if not self._is_held(origin):
+                self._instruments.warn(
+                    "consumer",
+                    "possibly_lost",
+                    f"{origin.partition}: messages {first} to {last} were committed for this consumer, which lost the "
+                    "partition before it finished them; nobody else may have read them",
+                    partition=origin.partition,
+                    first=first,
+                    last=last,
+                )
 
     def _warn_nothing_stored(self) -> None:
         """C98: without any store each start begins at the first message again."""

@@ -9,12 +9,17 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from tarry import abc
 from tarry._core.autocommit import Commits, Store
+from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
+from tarry._runtime.retry import may_pass
+from tarry.consumer.standing import Standing
 from tarry.errors import StaleAssignment, TarryError
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, TopicPartition
+
+STORE_S_MIN = 1.0
+"""Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
 
 
 class Storing:
@@ -26,20 +31,22 @@ class Storing:
 
     def __init__(
         self,
-        session: abc.Session,
+        standing: Standing,
         commits: Commits,
         positions: Positions,
         *,
         period: float | None,
         note: Callable[[], None],
         instruments: Instruments,
+        random: Callable[[], float],
     ) -> None:
-        self._session = session
+        self._standing = standing
         self._commits = commits
         self._positions = positions
         self._period = period
         self._note = note
         self._instruments = instruments
+        self._random = random
         self._lane = anyio.Lock()
 
     async def run(self) -> None:
@@ -53,7 +60,7 @@ class Storing:
     async def find(self, partition: TopicPartition) -> None:
         """Read what is stored for a partition that was taken over (Q4)."""
         async with self._lane:
-            self._commits.found(partition, await self._session.stored_offset(partition))
+            self._commits.found(partition, await self._standing.session.stored_offset(partition))
 
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53)."""
@@ -67,16 +74,32 @@ class Storing:
     async def finish(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The final stores of an automatic mode; by how many messages each was brought back, where it was.
 
-        A store that fails is logged; the others go on (C67).
+        A store that is refused for now, or whose answer is lost, is made again: the caller bounds the time. One that
+        fails for good is logged; the others go on (C67).
         """
         rewound: dict[TopicPartition, int] = {}
-        for partition in partitions:
-            before = self._commits[partition].stored
-            store = await self._try(partition, self._commits.final, "the next start begins where it was stored before")
-            if store is not None and before is not None:
-                back = before - (-1 if store.offset is None else store.offset)
-                rewound.update({partition: back} if back > 0 else {})
+        backoff = Backoff(random=self._random)
+        pending = list(partitions)
+        while pending:
+            pending = [partition for partition in pending if not await self._finish(partition, rewound)]
+            if pending:
+                await anyio.sleep(backoff.next())
         return rewound
+
+    async def _finish(self, partition: TopicPartition, rewound: dict[TopicPartition, int]) -> bool:
+        """One final store; False when it is worth another try."""
+        before = self._commits[partition].stored
+        try:
+            store = await self._send(partition, self._commits.final)
+        except TarryError as error:
+            if may_pass(error):
+                return False
+            self._failed(partition, error, "the next start begins where it is stored now")
+            return True
+        if store is not None and before is not None:
+            back = before - (-1 if store.offset is None else store.offset)
+            rewound.update({partition: back} if back > 0 else {})
+        return True
 
     async def _try(
         self, partition: TopicPartition, decide: Callable[[TopicPartition], Store | None], consequence: str
@@ -85,13 +108,16 @@ class Storing:
         try:
             return await self._send(partition, decide)
         except TarryError as error:
-            self._instruments.warn(
-                "consumer",
-                "store_failed",
-                f"{partition}: the offset could not be stored ({error}); {consequence}",
-                partition=partition,
-            )
+            self._failed(partition, error, consequence)
             return None
+
+    def _failed(self, partition: TopicPartition, error: TarryError, consequence: str) -> None:
+        self._instruments.warn(
+            "consumer",
+            "store_failed",
+            f"{partition}: the offset could not be stored ({error}); {consequence}",
+            partition=partition,
+        )
 
     async def _send(
         self,
@@ -108,7 +134,7 @@ class Storing:
             if place is None or (history is not None and history != place.history):
                 raise StaleAssignment(f"{partition} is not held any more as it was; nothing was stored")
             try:
-                stored = await self._session.store_offset(
+                stored = await self._standing.session.store_offset(
                     partition, store.offset, ownership=place.ownership, history=place.history, lower=store.lower
                 )
             except BaseException as error:

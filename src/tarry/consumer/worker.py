@@ -6,33 +6,52 @@ in.
 
 Two loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
 one immediate poll at a time for partitions that are ready, *watching* keeps one readiness wait over all idle ones
-(C72-C75). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+(C72-C76). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+
+Under commit-on-poll a fetch is immediate, of one partition, and goes out only while a reader waits (C59); it is guarded
+(C60): unless its fate becomes known, nothing that is believed to be stored counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from tarry import abc
-from tarry._core.backoff import Backoff
+from tarry._core.autocommit import Commits
+from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
-from tarry.errors import ConsumerFailed, DataError, TarryError, TopicNotFound, UncertainError
+from tarry.consumer.standing import Standing
+from tarry.errors import (
+    ConsumerFailed,
+    DataError,
+    FencedError,
+    OutcomeUnknown,
+    TarryError,
+    TopicNotFound,
+    UncertainError,
+)
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition
+
+Loop = Callable[[], Coroutine[Any, Any, None]]
 
 LOG_WAIT_MAX = 30.0
 """Longest wait of one request at the log; longer ones are asked again with what is left (C5, C8)."""
 EARLY = 0.9
 """An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
 REFUSALS_MAX = 6
-"""So many refusals in a row, about three seconds, are retried in silence; the next one is the reader's error (C91)."""
+"""So many times in a row a poll may find out which partition a wait was refused for."""
+TOLD_MAX = 16
+"""So many errors wait for a reader that does not come; the newest ones."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
@@ -46,36 +65,48 @@ class Wait:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
+@dataclass(slots=True, eq=False)
+class Committing:
+    """The committing fetch that is out. A stop of the loops does not reach into its scope (C63)."""
+
+    partition: TopicPartition
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    landed: anyio.Event = field(default_factory=anyio.Event)
+
+
 class Worker:
     """The loops of one consumer.
 
     Args:
+        commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
-        beside: one more loop that lives and dies with these.
+        beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
     """
 
     def __init__(
         self,
-        session: abc.Session,
+        standing: Standing,
         *,
         start: Start,
         poll: PollOptions,
         positions: Positions,
         fetches: Fetches,
+        commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
-        beside: Callable[[], Coroutine[Any, Any, None]],
+        beside: Sequence[Loop],
         arrived: Callable[[], None],
         renewed: Callable[[TopicPartition], None],
         instruments: Instruments,
         random: Callable[[], float],
     ) -> None:
-        self._session = session
+        self._standing = standing
         self._start = start
         self._poll = poll
         self._positions = positions
         self._fetches = fetches
+        self._commits = commits
         self._find = find
         self._beside = beside
         self._arrived = arrived
@@ -88,8 +119,10 @@ class Worker:
         self._finished = anyio.Event()
         self._wait: Wait | None = None
         self._direct: Wait | None = None
+        self._committing: Committing | None = None
         self._gaps: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
+        self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
 
@@ -100,7 +133,8 @@ class Worker:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._beside)
+                    for loop in self._beside:
+                        tasks.start_soon(loop)
                     tasks.start_soon(self._resolving)
                     with anyio.move_on_after(HEAD_START_S):
                         await self._first_round.wait()
@@ -114,10 +148,26 @@ class Worker:
             self._finished.set()
             self._arrived()
 
-    async def stop(self) -> None:
-        """Begin nothing more and withdraw what is parked; when this returns nothing is out."""
+    async def stop(self, limit_s: float) -> None:
+        """Begin nothing more and withdraw what is parked; when this returns nothing is out.
+
+        A committing fetch has `limit_s` to come back; what it brings counts as not delivered (C63, C64).
+        """
+        if self._committing is not None:
+            self._committing.scope.deadline = anyio.current_time() + limit_s
         self._scope.cancel()
         await self._finished.wait()
+
+    def commits_now(self, partition: TopicPartition) -> bool:
+        """A committing fetch of a partition is out."""
+        return self._committing is not None and self._committing.partition == partition
+
+    async def recall(self, partition: TopicPartition, deadline: float) -> None:
+        """Wait for the committing fetch of a partition, if one is out; past `deadline` it is withdrawn."""
+        out = self._committing
+        if out is not None and out.partition == partition:
+            out.scope.deadline = min(out.scope.deadline, deadline)
+            await out.landed.wait()
 
     def kick(self) -> None:
         """Something changed: every loop looks again, and waits that no longer fit are replaced."""
@@ -138,6 +188,34 @@ class Worker:
         self._fetches.demand = demand
         self.kick()
 
+    def awaited(self) -> None:
+        """A reader waits for a single message."""
+        if self._commits is not None and not self._fetches.is_awaited:
+            self._fetches.is_awaited = True
+            self.taken()
+
+    def served(self) -> None:
+        """It does not any more."""
+        self._fetches.is_awaited = False
+
+    def forget(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
+        """Partitions are not held any more; with `keep` what was fetched of them is delivered all the same (C36)."""
+        for partition in partitions:
+            self.stopped.pop(partition, None)
+            self._gaps.pop(partition, None)
+            self._errors.pop(partition, None)
+            if keep:
+                self._fetches.drained(partition)
+            else:
+                self._fetches.void(partition)
+        self._withdraw()
+        self.kick()
+
+    def tell(self, error: TarryError) -> None:
+        """The reader gets this error once."""
+        self._told.append(error)
+        self._arrived()
+
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self.stopped.pop(partition, None)
@@ -151,6 +229,8 @@ class Worker:
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
+        if self._told:
+            raise self._told.popleft()
         for key in list(self._errors):
             raise self._errors.pop(key).with_traceback(None)
         if self.failure is not None:
@@ -191,16 +271,16 @@ class Worker:
     # ------------------------------------------------------------------------------------------- resolving
 
     async def _resolving(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
-            refusals = [await self._resolve(partition) for partition in self._unresolved()]
+            answers = [await self._resolve(partition) for partition in self._unresolved()]
             self._first_round.set()
-            refusal = next((refusal for refusal in refusals if refusal is not None), None)
+            refusal = next((answer for answer in answers if answer is not None), None)
             if refusal is not None:
-                self._report_refusal(refusal, backoff)
-                await anyio.sleep(backoff.next())
-            elif refusals:
-                backoff.reset()
+                self._report_refusal(refusal, refusals)
+                await anyio.sleep(refusals.pause())
+            elif answers:
+                refusals.reset()
             else:
                 await self._kicked("resolving")
 
@@ -209,11 +289,13 @@ class Worker:
 
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
-        place = self._positions[partition]
+        place = self._positions.get(partition)
+        if place is None or not place.is_open:
+            return None
         try:
             if self._find is not None:
                 await self._find(partition)
-            resolved = await self._session.resolve(partition, self._start)
+            resolved = await self._standing.session.resolve(partition, self._start)
         except (TopicNotFound, DataError) as error:
             if self._positions.get(partition) is place:
                 self._stop_partition(partition, error)
@@ -228,27 +310,29 @@ class Worker:
     # ------------------------------------------------------------------------------------------- fetching
 
     async def _fetching(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         pacing = Backoff()
         while True:
-            plan = self._fetches.plan()
+            plan = self._fetches.plan() if self._commits is None else self._fetches.plan_committing()
             if plan is not None:
                 targets = self._targets(plan.partitions)
-                brought = await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes)
+                brought = await self._fetch(targets, refusals, count=plan.count, max_bytes=plan.max_bytes)
                 if brought:
                     pacing.reset()
                 else:  # refused; or nothing there, though the log had said so
-                    await self._pause("fetching", (backoff if brought is None else pacing).next())
+                    await self._pause("fetching", refusals.pause() if brought is None else pacing.next())
             elif self._alone():
-                await self._fetch_alone(backoff, pacing)
+                await self._fetch_alone(refusals, pacing)
             else:
                 await self._kicked("fetching")
 
     def _alone(self) -> bool:
-        """There is just one partition, and it has a position (C84)."""
+        """There is just one partition, it has a position, and fetches need no demand (C84)."""
+        if self._commits is not None:
+            return False
         return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
 
-    async def _fetch_alone(self, backoff: Backoff, pacing: Backoff) -> None:
+    async def _fetch_alone(self, refusals: Refusals, pacing: Backoff) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
         room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
@@ -261,7 +345,7 @@ class Worker:
         with direct.scope:
             brought = await self._fetch(
                 targets,
-                backoff,
+                refusals,
                 count=count,
                 max_bytes=min(max_bytes, missing or max_bytes),
                 min_count=min(min_count, count),
@@ -271,13 +355,13 @@ class Worker:
         if direct.scope.cancelled_caught:
             return
         self._answered(demand)
-        spacing = backoff.next() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
+        spacing = refusals.pause() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
         await self._pause("fetching", spacing)
 
     async def _fetch(
         self,
         targets: Sequence[abc.FetchTarget],
-        backoff: Backoff,
+        refusals: Refusals,
         *,
         count: int,
         max_bytes: int,
@@ -291,18 +375,27 @@ class Worker:
         reply = abc.PollReply(())
         self._fetches.started(partitions)
         try:
-            leader = await self._session.route(partitions[0])
-            reply = await self._session.poll(
-                leader, targets, count=count, max_bytes=max_bytes, min_count=min_count, max_wait=max_wait
-            )
+            with self._guard(partitions[0]):
+                session = self._standing.session
+                leader = await session.route(partitions[0])
+                reply = await session.poll(
+                    leader,
+                    targets,
+                    count=count,
+                    max_bytes=max_bytes,
+                    min_count=min_count,
+                    max_wait=max_wait,
+                    commit=self._commits is not None,
+                )
+                self._settle_commit(reply)
         except TarryError as error:
             refusal = error
         finally:
             self._fetches.landed(partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, partitions, epochs, backoff, waited=max_wait > 0)
+            await self._fetch_refused(refusal, partitions, epochs, refusals, waited=max_wait > 0)
             return None
-        backoff.reset()
+        refusals.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
@@ -312,11 +405,47 @@ class Worker:
         self._arrived()
         return any(target.runs for target in reply.targets)
 
+    @contextmanager
+    def _guard(self, partition: TopicPartition) -> Generator[None]:
+        """Hold a committing fetch until its fate is known; if it does not become known, say so (C60, C61, C93)."""
+        if self._commits is None:
+            yield
+            return
+        ownership = self._positions[partition].ownership
+        out = self._committing = Committing(partition)
+        is_settled = False
+        try:
+            with out.scope:
+                try:
+                    yield
+                    is_settled = True
+                except TarryError as error:
+                    is_settled = error.applied == "no"
+                    raise
+            if out.scope.cancelled_caught:
+                raise OutcomeUnknown(f"{partition}: a committing fetch did not come back in time")
+        finally:
+            self._committing = None
+            place = self._positions.get(partition)
+            if not is_settled and place is not None and place.ownership == ownership:
+                self._commits.unsettled(partition)
+            out.landed.set()
+
+    def _settle_commit(self, reply: abc.PollReply) -> None:
+        """A committing fetch is back: the log counts what it brought as read."""
+        for target in reply.targets if self._commits is not None else ():
+            place = self._positions.get(target.partition)
+            if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
+                self._commits.took(target.partition, Offset(target.next - 1))
+
     def _take(self, reply: abc.TargetReply, epoch: int) -> None:
         """Buffer what one target brought, unless it is void (C35, C38, Q10)."""
         partition = reply.partition
         place = self._positions.get(partition)
-        if place is None or place.epoch != epoch:
+        if place is None or place.ownership != reply.ownership:
+            self._take_over(reply)
+            return
+        if place.epoch != epoch:
             return
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)
@@ -331,6 +460,13 @@ class Worker:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
+
+    def _take_over(self, reply: abc.TargetReply) -> None:
+        """The partition was lost while its fetch was out: what was committed is delivered all the same (C37)."""
+        if self._commits is not None and reply.runs:
+            head = Offset(-1) if reply.head is None else reply.head
+            origin = Origin(reply.partition, head, reply.ownership, reply.history)
+            self._buffer(Segment(origin, reply.runs), reply.position)
 
     def _buffer(self, segment: Segment, new_from: Position) -> None:
         fresh = from_position(segment, new_from)
@@ -368,7 +504,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------- watching
 
     async def _watching(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         pacing = Backoff()
         while True:
             idle, demand = self._idle(), self._fetches.demand
@@ -377,7 +513,7 @@ class Worker:
             elif not idle or self._alone() or (demand is not None and demand.asked):
                 await self._kicked("watching")
             else:
-                await self._watch(idle, demand, backoff, pacing)
+                await self._watch(idle, demand, refusals, pacing)
 
     async def _sit_out(self, demand: Demand) -> None:
         """Nothing can be asked for (no partition has a position): a poll still ends when its wait does."""
@@ -389,7 +525,7 @@ class Worker:
             await self._kicked("watching")
 
     async def _watch(
-        self, idle: Sequence[TopicPartition], demand: Demand | None, backoff: Backoff, pacing: Backoff
+        self, idle: Sequence[TopicPartition], demand: Demand | None, refusals: Refusals, pacing: Backoff
     ) -> None:
         """One readiness wait over all idle partitions; a cancel goes out before its replacement (C79)."""
         max_wait, min_count, missing = self._terms(demand)
@@ -399,8 +535,9 @@ class Worker:
         began = anyio.current_time()
         with wait.scope:
             try:
-                leader = await self._session.route(idle[0])
-                ready = await self._session.wait_ready(
+                session = self._standing.session
+                leader = await session.route(idle[0])
+                ready = await session.wait_ready(
                     leader,
                     self._targets(idle),
                     min_count=min_count,
@@ -413,17 +550,17 @@ class Worker:
         if wait.scope.cancel_called:
             return  # replaced: whatever it may have said does not count (C78)
         if refusal is None:
-            backoff.reset()
+            refusals.reset()
             for item in ready:
                 self._fetches.ready(item.partition)
-        elif isinstance(refusal, (TopicNotFound, DataError)) and backoff.attempts < REFUSALS_MAX:
+        elif isinstance(refusal, (TopicNotFound, DataError)) and refusals.count < REFUSALS_MAX:
             for partition in idle:
                 self._fetches.ready(partition)  # fetching finds out which of them it is
         else:
-            self._report_refusal(refusal, backoff)
+            self._report_refusal(refusal, refusals)
         self._answered(demand)
         self.kick()
-        spacing = backoff.next() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
+        spacing = refusals.pause() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
         await self._pause("watching", spacing)
 
     def _fits(self, wait: Wait) -> bool:
@@ -434,12 +571,8 @@ class Worker:
         return self._fetches.idle(self._active())
 
     def _active(self) -> list[TopicPartition]:
-        """Partitions that have a position and are not stopped."""
-        return [
-            partition
-            for partition in self._positions
-            if self._positions[partition].fetch_at is not None and partition not in self.stopped
-        ]
+        """Partitions that may be read, have a position, and are not stopped."""
+        return [partition for partition in self._positions.readable() if partition not in self.stopped]
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[abc.FetchTarget]:
         """Always the explicit position (C28)."""
@@ -478,7 +611,7 @@ class Worker:
         error: TarryError,
         partitions: Sequence[TopicPartition],
         epochs: Sequence[int],
-        backoff: Backoff,
+        refusals: Refusals,
         *,
         waited: bool,
     ) -> None:
@@ -486,14 +619,18 @@ class Worker:
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
-            self._report_refusal(error, backoff)
+            self._report_refusal(error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:
-            await self._fetch_singly(partitions, backoff)
-        elif self._positions[partitions[0]].epoch == epochs[0]:
+            await self._fetch_singly(partitions, refusals)
+        elif self._is_same(partitions[0], epochs[0]):
             self._stop_partition(partitions[0], error)
 
-    async def _fetch_singly(self, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
+    def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
+        place = self._positions.get(partition)
+        return place is not None and place.epoch == epoch
+
+    async def _fetch_singly(self, partitions: Sequence[TopicPartition], refusals: Refusals) -> None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
@@ -503,20 +640,27 @@ class Worker:
         for partition in partitions:
             room = self._fetches.room()
             if room is not None and partition in self._active():
-                await self._fetch(self._targets([partition]), backoff, count=room[0], max_bytes=room[1])
+                await self._fetch(self._targets([partition]), refusals, count=room[0], max_bytes=room[1])
 
-    def _report_refusal(self, error: TarryError, backoff: Backoff) -> None:
+    def _report_refusal(self, error: TarryError, refusals: Refusals) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
 
-        A read whose outcome is unknown has changed nothing, so it is simply made again (C94).
+        A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
+        committing one may have stored is brought back at the end (C28, C93). A fence is the membership's to deal with:
+        the new assignment is on its way (C22).
         """
-        if backoff.attempts == 0:
-            self._instruments.emit("refused", error=str(error))
-        may_pass = error.retry == "back off" or isinstance(error, UncertainError)
-        if not may_pass or backoff.attempts >= REFUSALS_MAX:
+        line, is_overdue = refusals.note(anyio.current_time())
+        may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
+        if line is not None:
+            self._log_refusal(error, line)
+        if is_overdue or not may_pass:
             self._errors[None] = error
         self._settle()
         self._arrived()
+
+    def _log_refusal(self, error: TarryError, count: int) -> None:
+        what = "a request was refused" if count == 1 else f"{count} requests were refused, the last one"
+        self._instruments.warn("consumer", "refused", f"{what}: {error}; asking again", error=str(error), count=count)
 
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
         self.stopped[partition] = self._errors[partition] = error

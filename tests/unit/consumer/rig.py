@@ -29,6 +29,7 @@ from tarry.testing import Call, CarryOut, Operation, Script, ScriptedBroker, Vir
 from tarry.types import Batch, Message, Receipt, TopicPartition
 
 NAME = "billing"
+GROUP = "crew"
 T = "t"
 P0, P1, P2, P3 = (TopicPartition(T, number) for number in range(4))
 
@@ -57,6 +58,11 @@ class Rig:
         named: dict[str, Any] = {"name": NAME, **options}
         return self.client.consumer(*topics or (T,), **named)
 
+    def member(self, *topics: str, **options: Any) -> Consumer:
+        """A member of group "crew", of topic `t` unless said otherwise."""
+        given: dict[str, Any] = {"group": GROUP, **options}
+        return self.client.consumer(*topics or (T,), **given)
+
     async def append(self, partition: TopicPartition, *values: bytes | None) -> Receipt:
         """Append messages as one batch."""
         now = VirtualClock().wall_ms()
@@ -71,11 +77,15 @@ class Rig:
             await self.append(partition, *[str(offset).encode().rjust(size) for offset in range(first, last)])
 
     def end(self, partition: TopicPartition) -> int:
-        return self.pump._find(partition).log_end
+        return self.pump.view.find(partition).log_end
 
     def stored(self, partition: TopicPartition, name: str = NAME) -> int | None:
         """What the log holds."""
-        return self.pump._find(partition).stored.get(f"name:{name}")
+        return self.pump.view.find(partition).stored.get(f"name:{name}")
+
+    def group_stored(self, partition: TopicPartition, group: str = GROUP) -> int | None:
+        """What the log holds for a group."""
+        return self.pump.view.find(partition).stored.get(f"group:{group}")
 
     def calls(self, *operations: Operation) -> list[Call]:
         """What the consumer has sent so far."""
@@ -134,6 +144,14 @@ async def take_all(consumer: Consumer, *, quiet: float = 6.0) -> list[Message]:
             found.append(await anext(consumer))
         if limit.cancelled_caught:
             return found
+
+
+async def owns(consumer: Consumer, count: int, *, within: float = 40.0) -> frozenset[TopicPartition]:
+    """Wait until a member has so many partitions."""
+    with anyio.fail_after(within):
+        while len(consumer.assignment) != count:  # noqa: ASYNC110  # what is waited for is what a user can see
+            await anyio.sleep(0.01)
+    return consumer.assignment
 
 
 def offsets(messages: Sequence[Message] | Batch) -> list[int]:

@@ -343,7 +343,7 @@ class TestOtherVerbs:
             await settled()
             before = count_tasks()
             verbs: list[Callable[[], Awaitable[object]]] = [
-                lambda: consumer.store_offset(0, 0),
+                lambda: consumer.store_offset(0, 0, force=True),
                 lambda: consumer.delete_offset(0),
                 lambda: consumer.seek(0, 0),
                 consumer.lag,

@@ -153,8 +153,10 @@ class TestBuilding:
                 client.consumer(T, name=name)
         with pytest.raises(InvalidName, match="slashes"):
             client.consumer("a/b/c")
-        with pytest.raises(FeatureUnavailable, match="use name="):
-            client.consumer(T, group="billing")
+        with pytest.raises(InvalidName):
+            client.consumer(T, group="")
+        with pytest.raises(InvalidName):
+            client.consumer(T, group="billing", member="a\nb")
 
 
 class TestEntering:
@@ -323,7 +325,7 @@ class TestNothingIsLeft:
                 assert rig.pump.parked == 0
                 assert count_tasks() == before
             assert rig.client._consumers == {}
-            assert not rig.pump._probes
+            assert not rig.pump.polls._probes
         assert threading.active_count() == threads
 
     @virtual()

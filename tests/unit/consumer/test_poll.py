@@ -23,7 +23,7 @@ PARTITIONS = pytest.mark.parametrize("partitions", [1, 4])
 
 def record_size(rig: Rig, partition: TopicPartition = P0) -> int:
     """Encoded bytes of one message (all of them are of one size)."""
-    part = rig.pump._find(partition)
+    part = rig.pump.view.find(partition)
     return part.size // (part.log_end - part.log_start)
 
 

@@ -297,7 +297,7 @@ async def _many_polls(partitions: int, calls: int, measure: Callable[[], int], *
             third = len(used) // 3
             assert min(used[-third:]) - min(used[:third]) < growth_max
         assert rig.pump.parked == 0
-        assert not rig.pump._probes
+        assert not rig.pump.polls._probes
 
 
 class TestReadAhead:

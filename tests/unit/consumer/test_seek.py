@@ -57,7 +57,7 @@ class TestStarts:
         async with opened() as rig:
             await fill_minutes(rig, 10)
             async with rig.consumer() as consumer:
-                await consumer.store_offset(0, 4)
+                await consumer.store_offset(0, 4, force=True)
             async with rig.consumer(poll=PollOptions(count=4)) as consumer:  # by a seek, from wherever it stands
                 await take(consumer, 3)
                 assert await consumer.seek(0, rule_) == expected
@@ -103,7 +103,7 @@ class TestStarts:
         async with opened({}) as rig:
             await rig.client.create_topic("t", 1, retention_bytes=3000)
             await rig.fill(P0, 1000)
-            begin = rig.pump._find(P0).log_start
+            begin = rig.pump.view.find(P0).log_start
             assert begin > 0
             for rule_ in (Start.first(), Start.last(), Start.next()):
                 async with rig.consumer(start=rule_, poll=PollOptions(count=10_000)) as consumer:
@@ -257,7 +257,7 @@ class TestSeek:
         async with opened() as rig:
             await rig.fill(P0, 20)
             async with rig.consumer() as consumer:
-                await consumer.store_offset(0, 15)
+                await consumer.store_offset(0, 15, force=True)
             async with rig.consumer(commit=commit) as consumer:
                 await consumer.seek(0, 3)
                 assert consumer.last_stored(0) == 15
@@ -293,7 +293,7 @@ class TestSeek:
         async with opened({}) as rig:
             await rig.client.create_topic("t", 1, retention_bytes=3000)
             await rig.fill(P0, 1000)
-            begin = rig.pump._find(P0).log_start
+            begin = rig.pump.view.find(P0).log_start
             async with rig.consumer() as consumer:
                 await anext(consumer)
                 for _ in range(2):

@@ -12,8 +12,8 @@ import pytest
 from tarry import AutoCommit, Batch, Message, PollOptions, Start
 from tarry._runtime.bridge import backend
 from tarry.consumer.consumer import Consumer
-from tarry.errors import LogUnavailable, NotStarted, OffsetOutOfRange
-from tarry.testing import delay, hold, hook, lose_reply, refuse
+from tarry.errors import CapacityExceeded, FeatureUnavailable, LogUnavailable, NotAccepted, NotStarted, OffsetOutOfRange
+from tarry.testing import Action, delay, hold, hook, lose_reply, refuse
 from tarry.types import Offset, ShutdownReport, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
@@ -202,7 +202,7 @@ class TestTheLastWord:
                 await consumer.store_offset(message)
             async with rig.consumer(**options) as consumer:
                 assert (await anext(consumer)).offset == 1
-                await consumer.store_offset(0, 4)
+                await consumer.store_offset(0, 4, force=True)
             await rig.fill(P0, 1)
             options["start"] = Start.next(otherwise="fail")  # something is stored by now
             async with rig.consumer(**options) as consumer:
@@ -339,22 +339,40 @@ class TestTheLastWord:
             await rig.fill(P1, 3)
             async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
                 await take(consumer, 6)
-                rig.script.on("store_offset", do=refuse(LogUnavailable("gone")))
+                rig.script.on("store_offset", do=refuse(FeatureUnavailable("gone")))
                 rig.script.on("leave", do=refuse(LogUnavailable("gone")))
                 report = await consumer.shutdown()
             assert sorted([report.committed[P0] is None, report.committed[P1] is None]) == [False, True]
             assert "could not be stored (gone)" in caplog.text
             assert rig.reported("leave_failed")
 
+    @rule("C67", "C91")
+    @pytest.mark.parametrize(
+        "trouble", [refuse(NotAccepted), refuse(CapacityExceeded), refuse(LogUnavailable("away")), lose_reply()]
+    )
     @virtual(seeds=2)
-    async def test_a_final_store_whose_answer_is_lost_is_reported_and_has_happened(self) -> None:
+    async def test_a_final_store_that_may_work_later_is_made_again(self, trouble: Action) -> None:
         async with opened() as rig:
             await rig.fill(P0, 3)
             async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
                 await take(consumer, 3)
-                rig.script.on("store_offset", do=lose_reply())
-            assert rig.stored(P0) == 1
-            assert len(rig.reported("store_failed")) == 1
+                for nth in (1, 2, 3):
+                    rig.script.on("store_offset", nth=nth, do=trouble)
+                report = await consumer.shutdown()
+            assert (rig.stored(P0), report.committed) == (1, {P0: 1})
+            assert not rig.reported("store_failed")
+
+    @virtual()
+    async def test_a_final_store_that_is_refused_all_the_time_is_given_up_at_the_limit(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=AutoCommit.finished(100.0), drain_timeout=2.0) as consumer:
+                await take(consumer, 3)
+                rig.script.every("store_offset", do=refuse(NotAccepted))
+                before = anyio.current_time()
+                await consumer.shutdown()
+                assert anyio.current_time() - before == pytest.approx(2.0, abs=0.1)
+            assert len(rig.reported("drain_timeout")) == 1
 
     @rule("K79")
     @virtual()

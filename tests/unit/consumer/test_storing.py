@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tarry import AutoCommit, Message, PollOptions, Start
-from tarry.errors import CapacityExceeded, LogBusy, OffsetOutOfRange, OutcomeUnknown, StaleAssignment
+from tarry.errors import CapacityExceeded, ConfigError, LogBusy, OffsetOutOfRange, OutcomeUnknown, StaleAssignment
 from tarry.testing import delay, hold, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
@@ -71,10 +71,25 @@ class TestStoreOffset:
         async with opened() as rig, rig.consumer() as consumer:
             await rig.fill(P0, 10)
             with pytest.raises(OffsetOutOfRange, match="offset 10 of"):
-                await consumer.store_offset(0, 10)
+                await consumer.store_offset(0, 10, force=True)
             assert consumer.last_stored(0) is None
-            await consumer.store_offset(0, 9)
+            await consumer.store_offset(0, 9, force=True)
             assert rig.stored(P0) == 9
+
+    @virtual()
+    async def test_an_offset_ahead_of_what_was_delivered_is_refused_unless_forced(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer() as consumer:
+                with pytest.raises(ConfigError, match=r"position is not known yet.*force=True"):
+                    await consumer.store_offset(0, 0)
+                await take(consumer, 3)
+                with pytest.raises(ConfigError, match=r"offset 3 is delivered next.*force=True"):
+                    await consumer.store_offset(0, 3, force=True)
+                assert rig.calls("store_offset") == []
+                await consumer.store_offset(0, 2)
+                await consumer.store_offset(0, 7, force=True)
+                assert rig.stored(P0) == 7
 
     @virtual(seeds=2)
     async def test_it_takes_messages_batches_and_partitions_with_offsets(self) -> None:
@@ -89,7 +104,7 @@ class TestStoreOffset:
                 await consumer.store_offset(batch)
                 assert (rig.stored(a0), rig.stored(a1), rig.stored(b0)) == (4, 4, 4)
                 await rig.fill(b0, 5)
-                await consumer.store_offset(b0, 7)
+                await consumer.store_offset(b0, 7, force=True)
                 assert rig.stored(b0) == 7
                 await consumer.store_offset(await consumer.poll(max_wait=0.0, count=1))
                 await consumer.store_offset(await consumer.poll(max_wait=0.0, count=1000))
@@ -150,7 +165,7 @@ class TestStoreOffset:
                 assert (await anext(consumer)).offset == 8  # the reader goes on
             async with rig.consumer() as consumer:
                 assert (await anext(consumer)).offset == 0
-                await consumer.store_offset(0, 1)
+                await consumer.store_offset(0, 1, force=True)
                 assert rig.stored(P0) == 1
 
     @virtual()
@@ -161,10 +176,10 @@ class TestStoreOffset:
             rig.script.on("stored_offset", do=delay(1.0, reply=True))
             async with rig.consumer() as consumer:
                 await settled()
-                await consumer.store_offset(0, 5)
+                await consumer.store_offset(0, 5, force=True)
                 await consumer.ready()
                 assert consumer.last_stored(0) == rig.stored(P0) == 5
-                await consumer.store_offset(0, 3)
+                await consumer.store_offset(0, 3, force=True)
                 assert rig.stored(P0) == 5
             assert rig.stored(P0) == 5
 
@@ -174,7 +189,7 @@ class TestStoreOffset:
             await rig.fill(P0, 10)
             for name in ("a", "b"):
                 async with rig.consumer(name=name) as consumer:
-                    await consumer.store_offset(0, ord(name) - ord("a") + 3)
+                    await consumer.store_offset(0, ord(name) - ord("a") + 3, force=True)
             async with rig.consumer(name=None) as consumer:
                 assert (await anext(consumer)).offset == 0
             assert (rig.stored(P0, "a"), rig.stored(P0, "b"), rig.stored(P0, NAME)) == (3, 4, None)
@@ -270,7 +285,7 @@ class TestModes:
         async with opened() as rig:
             await rig.fill(P0, 20)
             async with rig.consumer() as consumer:
-                await consumer.store_offset(0, 15)
+                await consumer.store_offset(0, 15, force=True)
             for commit in (AutoCommit.interval(0.5), AutoCommit.finished(0.5)):
                 async with rig.consumer(commit=commit, start=Start.first()) as consumer:
                     assert offsets(await take(consumer, 8)) == list(range(8))

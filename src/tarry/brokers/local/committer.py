@@ -7,7 +7,7 @@ memory (`store_sqlite`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,18 +17,29 @@ from tarry.abc import Job, JobDone, JobResult, PartitionId, Row, TopicState, Tri
 from tarry.errors import LogUnavailable, OutcomeUnknown, TarryError
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file holds, as far as memory keeps it: all topics, and the state of each group."""
+
+    topics: Sequence[TopicState]
+    groups: Mapping[str, bytes]
+
+
 @dataclass(slots=True)
 class Changes:
     """What committed transactions changed, for the memory of the loop.
 
-    `reopened`: the file had to be opened again, and this is all it holds; it replaces whatever was known.
+    Args:
+        groups: the new state of each group that was saved, None when it was forgotten.
+        reopened: the file had to be opened again, and this is all it holds; it replaces whatever was known.
     """
 
     created: list[TopicState] = field(default_factory=list[TopicState])
     rows: list[Row] = field(default_factory=list[Row])
     trims: list[Trimmed] = field(default_factory=list[Trimmed])
     deleted: list[PartitionId] = field(default_factory=list[PartitionId])
-    reopened: Sequence[TopicState] | None = None
+    groups: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
+    reopened: Content | None = None
 
     def add(self, later: Changes) -> None:
         """Take in what a later transaction of the same round changed."""
@@ -36,6 +47,7 @@ class Changes:
         self.rows += later.rows
         self.trims += later.trims
         self.deleted += later.deleted
+        self.groups.update(later.groups)
 
 
 @dataclass(slots=True)

@@ -20,8 +20,10 @@ Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or what a test puts in its place."""
 
 APPLICATION_ID: Final = 0x74617279  # "tary"
-VERSION: Final = 1
-MIGRATIONS: Final[dict[int, str]] = {}
+VERSION: Final = 2
+MIGRATIONS: Final[dict[int, str]] = {
+    1: "CREATE TABLE consumer_group (name TEXT NOT NULL PRIMARY KEY, state BLOB NOT NULL)",
+}
 """Format version -> statements that turn a file of that version into the next one."""
 
 SYNCHRONOUS: Final = {"full": "FULL", "normal": "NORMAL", "memory": "OFF"}

@@ -1,4 +1,4 @@
--- The file format of the embedded log, version 1 (docs/reference/format.md).
+-- The file format of the embedded log, version 2 (docs/reference/format.md).
 -- Runs in one transaction with the pragmas application_id and user_version; auto_vacuum is set before.
 
 CREATE TABLE topic (
@@ -54,3 +54,9 @@ CREATE TABLE sequence (
     pairs BLOB NOT NULL,
     PRIMARY KEY (partition_id, producer, last)
 ) WITHOUT ROWID;
+
+-- Members, generation and ownerships of a group; opaque here. Its stored offsets are in stored_offset.
+CREATE TABLE consumer_group (
+    name TEXT NOT NULL PRIMARY KEY,
+    state BLOB NOT NULL
+);

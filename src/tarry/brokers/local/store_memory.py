@@ -7,7 +7,7 @@ not synced, as a power cut does; the caller is then told nothing it could believ
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tarry import abc
@@ -16,6 +16,7 @@ from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
     LogUnavailable,
+    NotAccepted,
     OutcomeUnknown,
     TarryError,
     TopicExists,
@@ -73,6 +74,7 @@ class MemoryStore:
         self._held: list[_Ticket] = []
         self._topics: dict[str, tuple[TopicOptions, list[_Partition]]] = {}
         self._partitions: dict[abc.PartitionId, _Partition] = {}
+        self._groups: dict[str, bytes] = {}
         self._next_id = 1
         self._listener: abc.StoreListener | None = None
         self._closed = False
@@ -82,6 +84,10 @@ class MemoryStore:
         self._listener = listener
         self._closed = False
         return [_topic_state(name, options, parts) for name, (options, parts) in self._topics.items()]
+
+    def groups(self) -> Mapping[str, bytes]:
+        """The state of each group, as it was synced."""
+        return dict(self._groups)
 
     def submit(self, job: abc.Job, done: abc.JobDone) -> object:
         """Apply and answer at once, or with `hold` at the next `sync`."""
@@ -168,6 +174,9 @@ class MemoryStore:
                 return self._append(job)
             case abc.StoreOffset():
                 return self._store(job)
+            case abc.SaveGroup():
+                self._save(job)
+                return None
             case abc.CreateTopic():
                 return self._create(job)
             case abc.DeleteTopic():
@@ -207,6 +216,11 @@ class MemoryStore:
     def _store(self, job: abc.StoreOffset) -> abc.Stored:
         part = self._partition(job.partition)
         before = part.stored.get(job.identity)
+        if job.expected is not None and job.expected.offset != before:
+            raise NotAccepted(
+                f"the stored offset of {job.identity!r} is {before} and not {job.expected.offset} any more; "
+                "nothing was applied, ask again"
+            )
         if job.offset is None:
             part.stored.pop(job.identity, None)
         elif before is None or job.offset > before or job.lower:
@@ -217,6 +231,12 @@ class MemoryStore:
                 )
             part.stored[job.identity] = job.offset
         return abc.Stored(part.stored.get(job.identity))
+
+    def _save(self, job: abc.SaveGroup) -> None:
+        if job.state is None:
+            self._groups.pop(job.name, None)
+        else:
+            self._groups[job.name] = job.state
 
     def _create(self, job: abc.CreateTopic) -> abc.TopicState:
         if job.name in self._topics:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
@@ -61,6 +61,7 @@ class SqliteStore:
         self._post = post
         self._connect = connect
         self._tail = ResidentTail(options.resident_bytes)
+        self._groups: dict[str, bytes] = {}
         self._lock: FileLock | None = None
         self._readers: Readers | None = None
         self._committer: Committer | None = None
@@ -90,8 +91,9 @@ class SqliteStore:
             readers.close(lambda: None)
             lock.release()
             raise
-        for state in writer.opened_with:
+        for state in writer.opened_with.topics:
             self._take_in(state)
+        self._groups = dict(writer.opened_with.groups)
         self._lock, self._readers, self._listener = lock, readers, listener
         self._committer = Committer(
             writer,
@@ -101,7 +103,11 @@ class SqliteStore:
             queue_bytes=self._options.queue_bytes,
             name="tarry-write",
         )
-        return writer.opened_with
+        return writer.opened_with.topics
+
+    def groups(self) -> Mapping[str, bytes]:
+        """The state of each group, as the file holds it."""
+        return dict(self._groups)
 
     def submit(self, job: Job, done: JobDone) -> Ticket:
         """Queue a job for the next transaction; see `Committer.submit`."""
@@ -192,22 +198,28 @@ class SqliteStore:
     def _apply(self, changes: Changes) -> None:
         """Bring memory up to what was committed, then tell the listener."""
         assert self._listener is not None
-        for state in changes.created:
-            self._take_in(state)
+        for topic in changes.created:
+            self._take_in(topic)
         for row in changes.rows:
             self._tail.push(row)
         for trim in changes.trims:
             self._tail.trim(trim)
         for partition in changes.deleted:
             self._tail.remove(partition)
+        for name, state in changes.groups.items():
+            if state is None:
+                self._groups.pop(name, None)
+            else:
+                self._groups[name] = state
         if changes.reopened is not None:
-            self._tail.replace([part for topic in changes.reopened for part in topic.partitions])
+            self._tail.replace([part for topic in changes.reopened.topics for part in topic.partitions])
+            self._groups = dict(changes.reopened.groups)
         if changes.rows:
             self._listener.committed(changes.rows)
         if changes.trims:
             self._listener.trimmed(changes.trims)
         if changes.reopened is not None:
-            self._listener.reopened(changes.reopened)
+            self._listener.reopened(changes.reopened.topics)
 
     def _take_in(self, topic: TopicState) -> None:
         for part in topic.partitions:

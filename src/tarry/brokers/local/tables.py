@@ -14,11 +14,12 @@ from tarry import abc
 from tarry._wire.batch import append_refusal, encode_ends, encode_head, join
 from tarry.abc import Append, Appended, Clock, Job, JobResult, PartitionId, Row, Stored, TopicState, Trimmed
 from tarry.brokers.local.catalog import Catalog, Partition, Topic, state
-from tarry.brokers.local.committer import Changes
+from tarry.brokers.local.committer import Changes, Content
 from tarry.brokers.local.database import number
 from tarry.brokers.local.sequences import Sequences
 from tarry.errors import (
     CapacityExceeded,
+    NotAccepted,
     OutcomeUnknown,
     TarryError,
     TopicExists,
@@ -38,6 +39,9 @@ _OLDEST: Final = "SELECT base_offset + count, bytes, appended_at FROM batch WHER
 _RAISE_OFFSET: Final = """
     UPDATE stored_offset SET record_offset = max(record_offset, ?)
     WHERE partition_id = ? AND identity = ? RETURNING record_offset"""
+_STORED: Final = "SELECT record_offset FROM stored_offset WHERE partition_id = ? AND identity = ?"
+_SAVE_GROUP: Final = """
+    INSERT INTO consumer_group VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET state = excluded.state"""
 _SET_OFFSET: Final = _RAISE_OFFSET.replace("max(record_offset, ?)", "?")
 _NEW_TOPIC: Final = "INSERT INTO topic (name, retention_age, retention_bytes, max_record_bytes) VALUES (?, ?, ?, ?)"
 _NEW_PARTITION: Final = "INSERT INTO partition (topic_id, number, log_start, log_end, size) VALUES (?, ?, 0, 0, 0)"
@@ -70,9 +74,10 @@ class Tables:
         self._sequences = Sequences()
         self._staged: dict[PartitionId, _Staged] = {}
 
-    def states(self) -> list[TopicState]:
-        """All topics as the port describes them."""
-        return self._catalog.states(self._db)
+    def content(self) -> Content:
+        """All topics as the port describes them, and all groups."""
+        groups = self._db.execute("SELECT name, state FROM consumer_group ORDER BY name").fetchall()
+        return Content(self._catalog.states(self._db), dict(groups))
 
     def foreign_change(self) -> str | None:
         """What somebody else did to the ends of the partitions; None when they are where we left them."""
@@ -155,6 +160,9 @@ class Tables:
         match job:
             case abc.StoreOffset():
                 return self._store_offset(job)
+            case abc.SaveGroup():
+                self._save_group(job, made)
+                return None
             case abc.CreateTopic():
                 return self._create_topic(job, made)
             case abc.DeleteTopic():
@@ -170,6 +178,8 @@ class Tables:
         if part is None:
             raise _no_partition(job.partition)
         place = (job.partition, job.identity)
+        if job.expected is not None:
+            self._check_expected(part, place, job.expected)
         if job.offset is None:
             self._db.execute("DELETE FROM stored_offset WHERE partition_id=? AND identity=?", place)
             return Stored(None)
@@ -183,6 +193,23 @@ class Tables:
             )
         self._db.execute("INSERT INTO stored_offset VALUES (?, ?, ?)", (*place, job.offset))
         return Stored(job.offset)
+
+    def _check_expected(self, part: Partition, place: tuple[PartitionId, str], expected: abc.Expected) -> None:
+        """Refuse a decision that was made on another stored offset than there is now (S47)."""
+        row = self._db.execute(_STORED, place).fetchone()
+        stored = None if row is None else Offset(row[0])
+        if stored != expected.offset:
+            raise NotAccepted(
+                f"the stored offset of {place[1]!r} in {part.name} is {stored} and not {expected.offset} any more; "
+                "nothing was applied, ask again"
+            )
+
+    def _save_group(self, job: abc.SaveGroup, made: Changes) -> None:
+        if job.state is None:
+            self._db.execute("DELETE FROM consumer_group WHERE name=?", (job.name,))
+        else:
+            self._db.execute(_SAVE_GROUP, (job.name, job.state))
+        made.groups[job.name] = job.state
 
     def _create_topic(self, job: abc.CreateTopic, made: Changes) -> TopicState:
         if job.name in self._catalog.topics:

@@ -52,7 +52,7 @@ class Writer:
 
     Time: waits for a foreign write lock up to the busy limit.
 
-    `opened_with`: all topics as the file held them when it was opened.
+    `opened_with`: what the file held when it was opened.
 
     Args:
         reader: describes the oldest read of this process that is running (for the warning of `WriteAhead`).
@@ -84,7 +84,7 @@ class Writer:
         self._db = open_writer(path, options, connect)
         try:
             self._take_stock()
-            self.opened_with = self._tables.states()
+            self.opened_with = self._tables.content()
         except BaseException as error:
             self._db.close()
             if isinstance(error, sqlite3.Error):
@@ -101,7 +101,7 @@ class Writer:
         try:
             self._settle(entries, changes)
             if self._has_reopened:
-                changes.reopened = self._tables.states()
+                changes.reopened = self._tables.content()
                 self._has_reopened = False
         except TarryError as error:
             fatal = error

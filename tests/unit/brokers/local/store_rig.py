@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,8 @@ class Listener:
         self.rows: list[abc.Row] = []
         self.trims: list[abc.Trimmed] = []
         self.reopenings: list[Sequence[abc.TopicState]] = []
+        self.groups: Callable[[], Mapping[str, bytes]] = dict
+        self.groups_then: list[Mapping[str, bytes]] = []
         self.failures: list[TarryError] = []
 
     def committed(self, rows: Sequence[abc.Row]) -> None:
@@ -65,6 +67,7 @@ class Listener:
     def reopened(self, topics: Sequence[abc.TopicState]) -> None:
         self.log.append("reopened")
         self.reopenings.append(topics)
+        self.groups_then.append(self.groups())
 
     def failed(self, error: TarryError) -> None:
         self.log.append("failed")
@@ -220,6 +223,7 @@ async def opened(
     listener = Listener()
     store = make(path, options or LogOptions(), clock)
     topics = store.open(listener)
+    listener.groups = store.groups
     try:
         yield Rig(store, topics, listener, clock)
     finally:

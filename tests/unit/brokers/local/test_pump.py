@@ -11,7 +11,7 @@ import pytest
 from tarry import abc
 from tarry._core.waiters import Parked, Waiters
 from tarry._wire.batch import RUN_OVERHEAD, reply_limit, seal
-from tarry.brokers.local.pump import Limits
+from tarry.brokers.local.probes import Limits
 from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
@@ -218,7 +218,7 @@ class TestAdmission:
         refused = rig.poll(0)
         assert isinstance(refused.error, CapacityExceeded)
         assert rig.store.disk == []
-        assert rig.pump._probes.keys().isdisjoint([refused])
+        assert rig.pump.polls._probes.keys().isdisjoint([refused])
 
     @rule("S13")
     def test_a_wake_that_finds_no_room_for_its_disk_read_is_refused(self):
@@ -339,13 +339,13 @@ class TestWakes:
         rig.append(10)
         poll = rig.poll(0, min_count=15, max_wait=5)
         reads = rig.store.reads
-        with python_calls("pump.py") as calls:
+        with python_calls("polls.py") as calls:
             for _ in range(4):
                 rig.append(1)
         assert poll.pending
         assert rig.store.reads == reads
         assert "_validate" not in calls
-        assert "_check_member" not in calls
+        assert "check_member" not in calls
         rig.append(1)
         assert poll.count == 15
         assert rig.store.reads == reads + 1
@@ -552,13 +552,13 @@ class TestWakes:
         for _ in range(10):
             rig.wait(*targets, max_wait=30)
         windows: list[int] = []
-        is_due = rig.pump._is_due
+        is_due = rig.pump.polls._is_due
 
         def count(probe: Any, window: tuple[Any, ...]) -> bool:
             windows.append(len(window))
             return is_due(probe, window)
 
-        rig.pump._is_due = count  # type: ignore[method-assign]
+        rig.pump.polls._is_due = count  # type: ignore[method-assign]
         rig.advance(3)
         assert windows == [64, 64, 64]
 
@@ -588,8 +588,8 @@ class TestWakes:
         for ask in asks:
             rig.pump.cancel(ask)
             rig.pump.cancel(ask)
-        assert (rig.pump.parked, rig.pump._probes, rig.member.calls) == (0, {}, {})
-        assert rig.pump._gatherers._waits == {}
+        assert (rig.pump.parked, rig.pump.polls._probes, rig.member.calls) == (0, {}, {})
+        assert rig.pump.polls._gatherers._waits == {}
         rig.append(10)
         rig.advance(60)
         assert all(ask.pending for ask in asks)
@@ -598,7 +598,7 @@ class TestWakes:
     @pytest.mark.slow
     @rule("K20")
     def test_20000_polls_that_end_by_time_or_cancel_leave_nothing_behind(self):
-        rig = PumpRig()
+        rig = PumpRig(waiters=Waiters(dead_max=0))
         for turn in range(10_000):
             timed, cancelled = rig.poll(0, max_wait=0.001), rig.poll(0, max_wait=5)
             assert rig.pump.parked == 2
@@ -607,7 +607,7 @@ class TestWakes:
             assert (timed.count, rig.pump.parked) == (0, 0)
             if turn % 100 == 0:
                 assert rig.waiters.entries <= 4
-        assert (rig.pump._probes, rig.member.calls) == ({}, {})
+        assert (rig.pump.polls._probes, rig.member.calls) == ({}, {})
         assert sum(len(heaps.messages) + len(heaps.bytes) for heaps in rig.waiters._heaps.values()) <= 4
 
     def test_waits_in_leave_are_told(self):
@@ -647,11 +647,11 @@ def lose_wakes(rig: PumpRig, commit: Callable[[], object]) -> None:
     def nobody(partition: object, visible: int, visible_bytes: int) -> list[Parked]:
         return []
 
-    advanced, grown = rig.waiters.advanced, rig.pump._gatherers.grown
+    advanced, grown = rig.waiters.advanced, rig.pump.polls._gatherers.grown
     rig.waiters.advanced = nobody  # type: ignore[method-assign]
-    rig.pump._gatherers.grown = lambda partition, visible, size: []  # type: ignore[method-assign]
+    rig.pump.polls._gatherers.grown = lambda partition, visible, size: []  # type: ignore[method-assign]
     commit()
-    rig.waiters.advanced, rig.pump._gatherers.grown = advanced, grown  # type: ignore[method-assign]
+    rig.waiters.advanced, rig.pump.polls._gatherers.grown = advanced, grown  # type: ignore[method-assign]
 
 
 class TestDeadlines:
@@ -790,7 +790,7 @@ class TestDisk:
         rig.append(2)
         poll = rig.poll((P0, 0), (P1, 0))
         rig.pump.cancel(poll)
-        assert (rig.pump.parked, rig.pump._probes, rig.member.calls) == (0, {}, {})
+        assert (rig.pump.parked, rig.pump.polls._probes, rig.member.calls) == (0, {}, {})
         rig.store.end_reads()
         assert poll.pending
 
@@ -807,8 +807,8 @@ class TestDisk:
         rig.append(1)
         poll = rig.poll(0, max_wait=5)
         error = LogUnavailable("no")
-        probe = rig.pump._probes[poll]
-        rig.pump._disk_read(probe, 0, (1, 1, True), error)
+        probe = rig.pump.polls._probes[poll]
+        rig.pump.polls._disk_read(probe, 0, (1, 1, True), error)
         assert poll.error is error
         assert rig.pump.parked == 0
 
@@ -818,7 +818,7 @@ class TestDisk:
         rig.append(1)
         poll = rig.poll(0, max_wait=5)
         rig.store.disk.clear()
-        rig.pump._disk_read(rig.pump._probes[poll], 0, (1000, MIB, True), abc.Selection(()))
+        rig.pump.polls._disk_read(rig.pump.polls._probes[poll], 0, (1000, MIB, True), abc.Selection(()))
         assert (poll.pending, len(rig.store.disk), rig.pump.parked) == (True, 1, 1)
         rig.store.end_reads()
         assert poll.count == 1
@@ -1053,7 +1053,7 @@ class TestReadiness:
         for count in (1, 1000):
             wait, gathering = rig.wait(*targets[:count]), rig.wait(*targets[:count], min_count=50)
             rig.store.counted = 0
-            with python_calls("pump.py") as calls:
+            with python_calls("polls.py") as calls:
                 rig.append(1, TopicPartition(TOPIC, 0))
             assert (wait.ready[TopicPartition(TOPIC, 0)][0], gathering.pending) == (1, True)
             assert rig.store.counted == 1
@@ -1067,12 +1067,12 @@ class TestReadiness:
     def test_the_caller_is_checked_once_per_wait_and_probe(self):
         rig = PumpRig(partitions=1000)
         targets = [(TopicPartition(TOPIC, number), 0) for number in range(1000)]
-        with python_calls("pump.py") as calls:
+        with python_calls("polls.py") as calls:
             rig.wait(*targets)
-        assert calls.count("_check_member") == 2, "at admission and by its first probe"
-        with python_calls("pump.py") as calls:
+        assert calls.count("check_member") == 2, "at admission and by its first probe"
+        with python_calls("polls.py") as calls:
             rig.append(1, targets[5][0])
-        assert calls.count("_check_member") == 1
+        assert calls.count("check_member") == 1
 
     @rule("S56")
     def test_admission_evaluates_every_target(self):
@@ -1354,7 +1354,7 @@ class TestReopened:
         parked = rig.poll((TopicPartition("gone", 0), 0), max_wait=5)
         rig.pump.reopened(other.store.open(other.pump))
         assert isinstance(parked.error, TopicNotFound)
-        assert (rig.stored(), sorted(rig.pump._topics)) == (1, ["new", TOPIC])
+        assert (rig.stored(), sorted(rig.pump.view.topics)) == (1, ["new", TOPIC])
 
 
 class TestErrors:

@@ -18,6 +18,7 @@ from tarry.errors import (
     CapacityExceeded,
     LogUnavailable,
     MessageTooLarge,
+    NotAccepted,
     OutcomeUnknown,
     TarryError,
     TopicExists,
@@ -262,6 +263,7 @@ async def test_a_stored_offset_only_rises_unless_told_otherwise(make: MakeStore,
         assert [dict(part.stored) for part in topic.partitions] == [{"name:x": 2, "group:x": 1}, {"name:x": 4}]
 
 
+@rule("S73")
 async def test_a_partition_keeps_offsets_of_4096_identities(make: MakeStore, path: Path) -> None:
     async with opened(make, path) as rig:
         (part,) = await rig.topic()
@@ -291,6 +293,82 @@ async def test_offset_stores_and_appends_share_a_transaction_and_fail_alone(make
         kinds = [type(answer) for answer in answers]
         assert kinds == [abc.Appended, abc.Stored, TopicNotFound, TopicExists, TopicNotFound, abc.Appended]
         assert values_of(await rig.read(part)) == [b"a", b"b"]
+
+
+@rule("S47")
+async def test_a_store_on_a_condition_applies_only_while_it_holds(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        first, second = await rig.topic(partitions=2)
+
+        async def ask(offset: int, expected: int | None, identity: str = "name:x") -> object:
+            given = None if expected is None else Offset(expected)
+            job = abc.StoreOffset(first, identity, Offset(offset), expected=abc.Expected(given))
+            return await rig.ask(job)
+
+        async def refused(offset: int, expected: int | None) -> bool:
+            answer = await ask(offset, expected)
+            return isinstance(answer, NotAccepted) and "nothing was applied" in str(answer)
+
+        assert await refused(4, 3)
+        assert await ask(4, None) == abc.Stored(Offset(4))
+        assert await refused(7, None), "somebody stored one meanwhile"
+        assert await refused(7, 3)
+        assert await refused(7, 5)
+        assert await rig.store_offset(first, 4, "name:x") == 4, "nothing was applied"
+        assert await ask(7, 4) == abc.Stored(Offset(7))
+        assert await ask(5, 7) == abc.Stored(Offset(7)), "and it never lowers"
+        assert await ask(1, None, "name:y") == abc.Stored(Offset(1)), "others do not count"
+        assert await rig.store_offset(second, 1) == 1
+        assert await rig.store_offset(first, None) is None
+        assert await ask(2, None) == abc.Stored(Offset(2))
+
+
+@rule("S47")
+async def test_a_condition_is_judged_in_the_transaction(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        (part,) = await rig.topic()
+        await rig.store_offset(part, 4)
+        jobs = [
+            abc.StoreOffset(part, "name:x", Offset(1), lower=True),
+            abc.StoreOffset(part, "name:x", Offset(9), expected=abc.Expected(Offset(4))),
+            abc.StoreOffset(part, "name:x", Offset(8), expected=abc.Expected(Offset(1))),
+        ]
+        first, second, third = await rig.ask_all(jobs)
+        assert (first, type(second), third) == (abc.Stored(Offset(1)), NotAccepted, abc.Stored(Offset(8)))
+
+
+# --- groups ---
+
+
+async def test_the_state_of_a_group_is_what_was_saved_last(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        assert rig.store.groups() == {}
+        assert await rig.ask(abc.SaveGroup("a", b"1")) is None
+        assert rig.store.groups() == {"a": b"1"}
+        states = [("a", b"2"), ("b", b""), ("c", b"3"), ("a", b"\x00")]
+        assert await rig.ask_all([abc.SaveGroup(name, state) for name, state in states]) == [None] * 4
+        assert rig.store.groups() == {"a": b"\x00", "b": b"", "c": b"3"}
+        assert await rig.ask_all([abc.SaveGroup("b", None), abc.SaveGroup("unknown", None)]) == [None] * 2
+        assert rig.store.groups() == {"a": b"\x00", "c": b"3"}
+    async with opened(make, path) as rig:
+        assert rig.store.groups() == {"a": b"\x00", "c": b"3"}
+        assert rig.listener.log == []
+
+
+async def test_groups_and_offsets_share_a_transaction_and_fail_alone(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        (part,) = await rig.topic()
+        jobs: list[abc.Job] = [
+            abc.SaveGroup("g", b"1"),
+            abc.StoreOffset(part, "group:g", Offset(0), expected=abc.Expected(Offset(3))),
+            abc.StoreOffset(part, "group:g", Offset(0)),
+            abc.SaveGroup("g", b"2"),
+            abc.DeleteTopic("missing"),
+        ]
+        answers = await rig.ask_all(jobs)
+        assert [type(answer) for answer in answers] == [type(None), NotAccepted, abc.Stored, type(None), TopicNotFound]
+        await rig.do(abc.DeleteTopic("t"))
+        assert rig.store.groups() == {"g": b"2"}, "a group outlives its topics"
 
 
 # --- topics ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tarry import abc
 from tarry._wire.batch import seal
 from tarry.errors import LogUnavailable, OutcomeUnknown
 from tests.marks import rule
@@ -21,6 +22,26 @@ def test_what_was_not_synced_is_lost_in_a_crash_and_nobody_was_told_otherwise():
     assert isinstance(offset.error, OutcomeUnknown)
     rig.pump.reopened(rig.store.open(rig.pump))
     assert (rig.part().log_end, rig.stored()) == (1, None)
+
+
+def test_offsets_and_groups_that_were_not_synced_are_lost_too():
+    rig = PumpRig(hold=True)
+    results: list[object] = []
+    rig.ask_append(seal([b"a", b"b"], [0, 0]))
+    rig.store.submit(abc.SaveGroup("billing", b"1"), results.append)
+    rig.store.sync()
+    rig.store_offset(0)
+    rig.store.sync()
+    lost = [rig.store_offset(1), rig.store_offset(None)]
+    rig.store.submit(abc.SaveGroup("billing", b"2"), results.append)
+    rig.store.submit(abc.SaveGroup("new", b"1"), results.append)
+    assert (rig.store.groups(), rig.stored()) == ({"billing": b"1"}, 0)
+    rig.store.crash()
+    assert [type(ask.error) for ask in lost] == [OutcomeUnknown] * 2
+    assert [type(result) for result in results] == [type(None), OutcomeUnknown, OutcomeUnknown]
+    rig.store.sync()
+    rig.pump.reopened(rig.store.open(rig.pump))
+    assert (rig.store.groups(), rig.stored()) == ({"billing": b"1"}, 0)
 
 
 @rule("W17")

@@ -61,6 +61,7 @@ pytestmark = pytest.mark.anyio
 KIB = 1024
 PRAGMAS = ("synchronous", "journal_mode", "wal_autocheckpoint", "journal_size_limit")
 FAST = LogOptions(durability="memory")
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ async def test_a_new_file_is_ours_and_says_so(path: Path) -> None:
         pass
     db = sqlite3.connect(path)
     pragmas = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version", "auto_vacuum")]
-    assert pragmas == [0x74617279, 1, 2]
+    assert pragmas == [0x74617279, 2, 2]
     db.close()
 
 
@@ -250,7 +251,7 @@ async def test_a_newer_format_is_refused_by_name(path: Path) -> None:
     error = open_error(path)
     assert isinstance(error, DataError)
     assert "version 7" in str(error)
-    assert "up to version 1" in str(error)
+    assert "up to version 2" in str(error)
 
 
 async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
@@ -258,18 +259,47 @@ async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
 ) -> None:
     async with opened(make_sqlite, path) as rig:
         await rig.topic("kept")
-    monkeypatch.setattr(database, "VERSION", 3)
+    monkeypatch.setattr(database, "VERSION", 4)
     assert "no longer reads" in str(open_error(path))
-    monkeypatch.setitem(database.MIGRATIONS, 1, "ALTER TABLE topic ADD COLUMN note TEXT")
-    monkeypatch.setitem(database.MIGRATIONS, 2, "this is no SQL")
+    monkeypatch.setitem(database.MIGRATIONS, 2, "ALTER TABLE topic ADD COLUMN note TEXT")
+    monkeypatch.setitem(database.MIGRATIONS, 3, "this is no SQL")
     assert isinstance(open_error(path), LogUnavailable)
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
     assert "note" not in db.execute("SELECT sql FROM sqlite_master WHERE name='topic'").fetchone()[0]
     db.close()
-    monkeypatch.setitem(database.MIGRATIONS, 2, "ALTER TABLE topic ADD COLUMN more TEXT")
+    monkeypatch.setitem(database.MIGRATIONS, 3, "ALTER TABLE topic ADD COLUMN more TEXT")
     async with opened(make_sqlite, path) as rig:
         assert [topic.name for topic in rig.topics] == ["kept"]
+
+
+async def test_a_file_of_version_1_is_taken_over_as_it_is(path: Path, tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "log-v1.db", path)
+    async with opened(make_sqlite, path) as rig:
+        orders, empty = rig.topics
+        first, second = [part.id for part in orders.partitions]
+        assert (orders.name, orders.options.retention_bytes, empty.name) == ("orders", 1000, "shop/empty")
+        assert values_of(await rig.read(first)) == [b"a", b"b", b"c"]
+        assert values_of(await rig.read(second)) == [b"d"]
+        assert [dict(part.stored) for part in orders.partitions] == [{"name:billing": 1}, {}]
+        assert await rig.append(first, b"a", b"b", sequence=7) == abc.Appended(Offset(0), duplicate=True)
+        assert rig.store.groups() == {}
+        assert await rig.ask(abc.SaveGroup("billing", b"state")) is None
+    async with opened(make_sqlite, path) as rig:
+        assert rig.store.groups() == {"billing": b"state"}
+    async with opened(make_sqlite, tmp_path / "new.db"):
+        pass
+    assert shape(path) == shape(tmp_path / "new.db")
+
+
+def shape(path: Path) -> list[object]:
+    """Version, tables, columns and indexes of a file."""
+    db = sqlite3.connect(path)
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
+    columns = [(name, db.execute(f"PRAGMA table_info({name})").fetchall()) for name in names]
+    version = db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    return [version, columns]
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM batch WHERE base_offset=0", "UPDATE partition SET log_end=9"])
@@ -609,10 +639,12 @@ async def test_an_io_error_is_an_unknown_outcome_and_the_file_is_opened_again(
         (part,) = await rig.topic()
         await rig.append(part, b"a", sequence=1)
         await rig.read(part, where="disk")
-        faulty.fail(statement, IO_ERROR)
         stamped = abc.Append(part, batch_of(b"b"), ProducerStamp(PRODUCER, 2))
-        answers = await rig.ask_all([stamped, abc.StoreOffset(part, "name:x", Offset(0))])
-        assert [type(answer) for answer in answers] == [OutcomeUnknown, OutcomeUnknown]
+        await rig.do(abc.SaveGroup("g", b"1"))
+        faulty.fail(statement, IO_ERROR)
+        answers = await rig.ask_all([stamped, abc.StoreOffset(part, "name:x", Offset(0)), abc.SaveGroup("g", b"2")])
+        assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
+        assert (rig.listener.groups_then, rig.store.groups()) == ([{"g": b"1"}], {"g": b"1"})
         assert isinstance(getattr(answers[0], "__cause__", None), sqlite3.Error)
         assert [record.levelname for record in caplog.records] == ["ERROR"]
         ((topic,),) = rig.listener.reopenings
@@ -630,8 +662,10 @@ async def test_a_commit_whose_answer_was_lost_is_found_after_reopening(path: Pat
         faulty.fail("COMMIT", IO_ERROR, after=True)
         stamped = abc.Append(part, batch_of(b"b"), ProducerStamp(PRODUCER, 2))
         topic = abc.CreateTopic("new", TopicOptions())
-        jobs: list[abc.Job] = [stamped, abc.StoreOffset(part, "name:x", Offset(0)), topic]
-        assert [type(answer) for answer in await rig.ask_all(jobs)] == [OutcomeUnknown] * 3
+        group = abc.SaveGroup("g", b"1")
+        jobs: list[abc.Job] = [stamped, abc.StoreOffset(part, "name:x", Offset(0)), topic, group]
+        assert [type(answer) for answer in await rig.ask_all(jobs)] == [OutcomeUnknown] * 4
+        assert (rig.listener.groups_then, rig.store.groups()) == ([{"g": b"1"}], {"g": b"1"})
         (topics,) = rig.listener.reopenings
         assert [(topic.name, topic.partitions[0].log_end) for topic in topics] == [("new", 0), ("t", 2)]
         assert dict(topics[1].partitions[0].stored) == {"name:x": 0}

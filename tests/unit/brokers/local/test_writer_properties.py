@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarry import abc
+from tarry.brokers.local.committer import Content
 from tarry.brokers.local.database import open_reader
 from tarry.brokers.local.reader import _read
 from tarry.brokers.local.store_memory import MemoryStore
@@ -53,11 +54,13 @@ STORES = st.builds(
     st.sampled_from(["name:x", "group:x"]),
     st.none() | st.integers(0, 9).map(Offset),
     st.booleans(),
+    st.none() | st.builds(abc.Expected, st.none() | st.integers(0, 9).map(Offset)),
 )
+GROUPS = st.builds(abc.SaveGroup, st.sampled_from(["a", "b"]), st.none() | st.binary(max_size=2))
 TOPIC_JOBS = st.sampled_from(TOPICS).flatmap(
     lambda name: st.sampled_from([abc.CreateTopic(name, OPTIONS[name]), abc.DeleteTopic(name)])
 )
-JOBS = st.one_of(APPENDS, APPENDS, APPENDS, STORES, TOPIC_JOBS, st.just(abc.Retain()))
+JOBS = st.one_of(APPENDS, APPENDS, APPENDS, STORES, GROUPS, TOPIC_JOBS, st.just(abc.Retain()))
 MakeError = Callable[[], sqlite3.Error]
 ROUNDS = st.lists(st.tuples(st.lists(JOBS, min_size=1, max_size=8), st.integers(0, 3000)), max_size=8)
 
@@ -92,13 +95,17 @@ def model_results(model: MemoryStore, jobs: list[abc.Job]) -> list[object]:
     return answers
 
 
-def reread(path: Path, clock: WallClock) -> list[abc.TopicState]:
+def reread(path: Path, clock: WallClock) -> Content:
     """What the file says by itself."""
     db = open_reader(str(path), sqlite3.connect)
     try:
-        return Tables(db, str(path), clock).states()
+        return by_name(Tables(db, str(path), clock).content())
     finally:
         db.close()
+
+
+def by_name(content: Content) -> Content:
+    return Content(sorted(content.topics, key=lambda topic: topic.name), content.groups)
 
 
 def runs_of(path: Path, partition: abc.PartitionId) -> bytes:
@@ -118,17 +125,21 @@ def test_a_round_does_what_its_jobs_do_one_after_the_other(rounds: list[tuple[li
     model, told = MemoryStore(clock), Listener()
     model.open(told)
     rows: list[abc.Row] = []
+    groups: dict[str, bytes | None] = {}
     with file_writer(clock, faulty) as (writer, path):
         first: list[abc.Job] = [abc.CreateTopic(name, OPTIONS[name]) for name in TOPICS]
         for jobs, pause in [(first, 0), *rounds]:
             jobs = [abc.Retain(), *jobs]  # Age is looked at by `Retain`; the memory store also does so at appends.
             outcome = writer.write(jobs)
             rows += outcome.changes.rows
+            groups.update(outcome.changes.groups)
             assert [plain(result) for result in outcome.results] == model_results(model, jobs)
             clock.wall += pause
-        states = sorted(writer._tables.states(), key=lambda topic: topic.name)
-        assert states == sorted(model.open(told), key=lambda topic: topic.name)
-        for part in (part for topic in states for part in topic.partitions):
+        content = reread(path, clock)
+        assert content == by_name(writer._tables.content())
+        assert content.groups == model.groups() == {name: state for name, state in groups.items() if state is not None}
+        assert content == by_name(Content(model.open(told), model.groups()))
+        for part in (part for topic in content.topics for part in topic.partitions):
             found = model.read(abc.Query(part.id, part.log_start, 100_000, 1 << 30))
             assert found is not None
             assert runs_of(path, part.id) == b"".join(run.payload for run in found.runs)
@@ -176,8 +187,9 @@ def test_whatever_fails_what_was_answered_is_what_the_file_holds(
                     places[result.base] = job.batch.count
             clock.wall += pause
         faulty.faults.clear()
-        ends = {part.id: part.log_end for topic in writer._tables.states() for part in topic.partitions}
-        assert ends == {part.id: part.log_end for topic in reread(path, clock) for part in topic.partitions}
+        content = reread(path, clock)
+        assert content == by_name(writer._tables.content())
+        ends = {part.id: part.log_end for topic in content.topics for part in topic.partitions}
     for key in ends.keys() & acknowledged.keys():
         places = acknowledged[key]
         assert max(base + count for base, count in places.items()) <= ends[key]

@@ -1,0 +1,437 @@
+"""Giving partitions up and taking them over: who waits for whom, what is stored, what is never delivered twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+
+from tarry import AutoCommit, PollOptions
+from tarry.consumer.consumer import Consumer
+from tarry.errors import RebalanceHookError, StaleAssignment, TarryError
+from tarry.testing import delay
+from tarry.types import Message, TopicPartition
+from tests.marks import rule
+from tests.unit.consumer.rig import P0, P1, opened, owns, places, settled, start, take
+from tests.virtual import virtual
+
+ON_POLL = AutoCommit.on_poll()
+MODES = pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(0.2), AutoCommit.interval(0.2)])
+
+
+class Log:
+    """What members finished, and a body that takes some time."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int, int]] = []
+
+    def finished(self) -> list[tuple[int, int]]:
+        return [(partition, offset) for _, partition, offset in self.done]
+
+    async def read(self, name: str, consumer: Consumer, *, body: float | Callable[[Message], float] = 0.0) -> None:
+        before: Message | None = None
+        async for message in consumer:
+            if before is not None:
+                self.done.append((name, before.partition, before.offset))
+            await anyio.sleep(body(message) if callable(body) else body)
+            before = message
+        if before is not None:
+            self.done.append((name, before.partition, before.offset))
+
+
+class TestGivingUp:
+    @rule("K53", "C32")
+    @MODES
+    @virtual(seeds=3)
+    async def test_work_that_ends_in_time_is_stored_and_not_repeated(self, commit: AutoCommit) -> None:
+        """Each partition for itself: the one that stays keeps its buffer and its position."""
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 5)
+            await rig.fill(P1, 5)
+            async with rig.member(commit=commit) as first:
+                await first.poll(count=10, min_count=10)
+                await rig.fill(P0, 15)
+                await rig.fill(P1, 15)
+                second = rig.member(commit=commit)
+                opening = start(tasks, second.__aenter__)
+                await anyio.sleep(0.4)
+                assert len(first.assignment) == 2  # its batch is in hand: nothing is taken away
+                assert not opening.done.is_set() or second.assignment == frozenset()
+                polls = len(rig.calls("poll"))
+                rest = await first.poll(max_wait=0.0)
+                assert {message.partition for message in rest} <= {at.partition for at in first.assignment}
+                (left,) = {P0, P1} - await owns(first, 1, within=1.0)
+                assert rig.group_stored(left) == 4
+                await owns(second, 1, within=1.0)
+                message = await anext(second)
+                assert (message.topic_partition, message.offset) == (left, 5)
+                assert len(rig.calls("poll")) > polls
+                await second.shutdown()
+
+    @rule("K06", "S72")
+    @MODES
+    @virtual(seeds=3)
+    async def test_the_case_of_a_body_that_outlasts_its_time(self, commit: AutoCommit) -> None:
+        """Two partitions; the late store of the old owner is refused and changes nothing."""
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 50)
+            await rig.fill(P1, 50)
+            options: dict[str, Any] = {"commit": commit, "poll": PollOptions(count=10), "drain_timeout": 1.0}
+            async with rig.member(**options) as first:
+                held: list[Message] = []
+                errors: list[TarryError] = []
+
+                async def work() -> None:
+                    async for message in first:
+                        if len(held) < 12:
+                            held.append(message)
+                            continue
+                        held.append(message)
+                        await anyio.sleep(10.0)
+                        try:
+                            await first.store_offset(message)
+                        except StaleAssignment as error:
+                            errors.append(error)
+                        return
+
+                working = start(tasks, work)
+                await anyio.sleep(1.0)
+                second = await rig.member(**options).__aenter__()
+                await owns(second, 1)
+                await owns(first, 1)
+                in_hand = held[-1].topic_partition
+                (moved,) = second.assignment
+                if moved == in_hand:
+                    assert rig.group_stored(moved) == (held[-1].offset - 1 if held[-1].offset else None)
+                taken = await take(second, 40)
+                expected = held[-1].offset if moved == in_hand else None
+                if expected is not None:
+                    assert taken[0].offset == expected
+                await second.store_offset(taken[-1])
+                before = rig.group_stored(moved)
+                await working.done.wait()
+                assert bool(errors) == (moved == in_hand)
+                assert rig.group_stored(moved) == before
+                await second.shutdown()
+                await owns(first, 2)
+                await first.ready()
+                assert first.position(moved) == (rig.group_stored(moved) or 0) + 1
+                await anyio.sleep(5)
+                assert rig.group_stored(moved) == taken[-1].offset
+
+    @rule("K86")
+    @pytest.mark.parametrize("buffered", [False, True])
+    @virtual(seeds=2)
+    async def test_what_was_never_delivered_is_given_up_at_once(self, buffered: bool) -> None:
+        async with opened(2) as rig, rig.member(drain_timeout=30.0) as first:
+            await first.ready()
+            if buffered:
+                await rig.fill(P0, 100)
+                await rig.fill(P1, 100)
+                await anyio.sleep(0.1)
+            before = anyio.current_time()
+            async with rig.member() as second:
+                await owns(second, 1)
+                assert anyio.current_time() - before < 0.2
+                if buffered:
+                    assert (await anext(second)).offset == 0
+
+    @rule("K87", "C35")
+    @MODES
+    @virtual(seeds=2)
+    async def test_the_buffer_is_dropped_and_not_worked_off(self, commit: AutoCommit) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 1024)
+            await rig.fill(P1, 1024)
+            log = Log()
+            async with rig.member(commit=commit) as first:
+                start(tasks, lambda: log.read("first", first, body=0.015))
+                await anyio.sleep(1.0)
+                before = anyio.current_time()
+                second = await rig.member(commit=commit).__aenter__()
+                await owns(second, 1)
+                assert anyio.current_time() - before < 0.3
+                (moved,) = second.assignment
+                finished = [offset for partition, offset in log.finished() if partition == moved.partition]
+                message = await anext(second)
+                assert message.offset == len(finished)
+                await second.shutdown()
+                await first.shutdown()
+
+    @rule("C29", "K79")
+    @virtual(seeds=3)
+    async def test_kept_partitions_keep_buffer_and_position(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 100)
+            await rig.fill(P1, 10)
+            async with rig.member() as first:
+                found = places(await take(first, 30))
+                polls = len(rig.calls("poll"))
+                second = await rig.member().__aenter__()
+                await owns(second, 1)
+                (kept,) = first.assignment
+                mine = [offset for at, offset in found if at == kept.partition]
+                rest = places(await take(first, (100 if kept == P0 else 10) - len(mine)))
+                assert rest == [(kept.partition, offset) for offset in range(len(mine), 100 if kept == P0 else 10)]
+                polled = [
+                    target.partition
+                    for call in rig.calls("poll")[polls:]
+                    if call.identity is not None and call.session is first._standing.session
+                    for target in call.arguments["targets"]
+                ]
+                assert all(partition == kept for partition in polled)
+                await second.shutdown()
+
+    @rule("C31", "S71")
+    @virtual(seeds=2)
+    async def test_a_partition_that_left_and_came_back_starts_at_what_is_stored(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 10)
+            await rig.fill(P1, 10)
+            async with rig.member() as first:
+                seen = await take(first, 20)
+                before = {at: first._positions[at].ownership for at in first.assignment}
+                async with rig.member() as second:
+                    (moved,) = await owns(second, 1)
+                    (kept,) = await owns(first, 1)
+                await owns(first, 2)
+                await first.ready()
+                after = {at: first._positions[at].ownership for at in first.assignment}
+                assert after[kept] == before[kept]
+                assert after[moved] > before[moved]
+                assert first.position(moved) == 0  # nothing was stored
+                assert first.position(kept) == 10
+                old = [message for message in seen if message.topic_partition == moved][-1]
+                with pytest.raises(StaleAssignment):
+                    await first.store_offset(old)
+                assert rig.group_stored(moved) is None
+
+    @rule("K43", "C40")
+    @virtual(seeds=2)
+    async def test_disabled_stores_nothing_in_a_rebalance(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 20)
+            async with rig.member() as first:
+                messages = await take(first, 20)
+                await first.store_offset(messages[4])
+                await anyio.sleep(3)
+                async with rig.member() as second:
+                    await owns(second, 1)
+                await owns(first, 2)
+            assert rig.group_stored(P0) == 4
+            assert len(rig.calls("store_offset")) == 1
+
+    @virtual(seeds=3)
+    async def test_a_committing_fetch_that_is_out_comes_back_before_the_release(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 20)
+            await rig.fill(P1, 20)
+            async with rig.member(commit=ON_POLL, poll=PollOptions(count=5)) as first:
+                rig.script.every("poll", do=delay(1.0, reply=True))
+                reading = start(tasks, lambda: anext(first))
+                await anyio.sleep(0.5)
+                out = rig.calls("poll")[-1].arguments["targets"][0].partition
+                second = await rig.member(commit=ON_POLL).__aenter__()
+                await owns(first, 1)
+                await reading.done.wait()
+                (moved,) = await owns(second, 1)
+                message = await anext(second)
+                assert message.offset == 0
+                assert (message.topic_partition == moved) is True
+                assert reading.result.offset == 0
+                if moved == out:
+                    assert rig.calls("store_offset")[0].arguments["offset"] is None
+                await second.shutdown()
+
+
+class TestPollsEndEarly:
+    @rule("K55")
+    @virtual(seeds=3)
+    async def test_the_case_of_one_lock_around_reading_and_hook(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            lock = anyio.Lock()
+            returned: list[tuple[float, str]] = []
+            ran: list[float] = []
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                async with lock:
+                    ran.append(anyio.current_time())
+
+            async with rig.member(on_revoked=revoked) as first:
+
+                async def read() -> None:
+                    while True:
+                        async with lock:
+                            batch = await first.poll(max_wait=10.0)
+                            returned.append((anyio.current_time(), batch.reason))
+
+                reading = start(tasks, read)
+                await anyio.sleep(1.0)
+                second = await rig.member().__aenter__()
+                await owns(second, 1)
+                assert anyio.current_time() < 3.0
+                assert returned[0][0] < 1.5
+                assert returned[0][1] == "rebalance"
+                assert ran
+                await reading.cancel()
+                await second.shutdown()
+
+    @rule("K55")
+    @virtual(seeds=2)
+    async def test_a_hook_that_never_ends_is_cut_off_with_one_warning(self) -> None:
+        async with opened(2) as rig:
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep_forever()
+
+            async with rig.member(on_revoked=revoked, hook_timeout=2.0) as first:
+                await first.ready()
+                before = anyio.current_time()
+                async with rig.member() as second:
+                    await owns(second, 1)
+                    assert anyio.current_time() - before < 2.5
+                    assert len(rig.reported("hook_cut_off")) == 1
+
+
+class TestHooks:
+    @virtual(seeds=2)
+    async def test_nothing_is_delivered_before_on_assigned_has_run(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            events: list[object] = []
+
+            async def assigned(partitions: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(1.0)
+                await consumer.seek(P1, 2)
+                events.append(partitions)
+
+            consumer = rig.member(on_assigned=assigned)
+            async with consumer:
+                found = places(await take(consumer, 4))
+                assert events == [frozenset({P0, P1})]
+                assert sorted(found) == [(0, 0), (0, 1), (0, 2), (1, 2)]
+
+    @virtual(seeds=2)
+    async def test_on_revoked_may_store_and_is_told_at_shutdown_too(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            told: list[frozenset[TopicPartition]] = []
+
+            async def revoked(partitions: frozenset[TopicPartition]) -> None:
+                told.append(partitions)
+                for partition in partitions:
+                    await first.store_offset(partition, 1, force=True)
+
+            first = rig.member(on_revoked=revoked)
+            async with first:
+                await first.ready()
+                second = await rig.member().__aenter__()
+                (moved,) = await owns(second, 1)
+                assert told == [frozenset({moved})]
+                assert (await anext(second)).offset == 2
+                (kept,) = await owns(first, 1)
+                await second.shutdown()
+                await owns(first, 2)
+            assert told[1:] == [frozenset({P0, P1})]
+            assert {rig.group_stored(kept), rig.group_stored(moved)} == {1}
+
+    @rule("K88")
+    @virtual(seeds=3)
+    async def test_an_error_of_a_hook_reaches_the_reader_once_and_the_state_is_new(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 30)
+            await rig.fill(P1, 30)
+
+            def revoked(partitions: frozenset[TopicPartition]) -> None:
+                if len(partitions) == 1:
+                    raise KeyError("k")
+
+            async with rig.member(on_revoked=revoked) as first:
+                await first.ready()
+                second = await rig.member().__aenter__()
+                (moved,) = await owns(second, 1)
+                await settled()
+                (kept,) = first.assignment
+                with pytest.raises(RebalanceHookError, match="KeyError") as caught:
+                    await anext(first)
+                assert isinstance(caught.value.__cause__, KeyError)
+                assert {message.topic_partition for message in await take(first, 30)} == {kept}
+                assert moved != kept
+                await second.shutdown()
+
+
+class TestStops:
+    @rule("K50")
+    @virtual(seeds=40)
+    async def test_a_stop_in_the_middle_of_a_rebalance_ends_and_hands_everything_over(self, seed: int) -> None:
+        async with opened(6) as rig, anyio.create_task_group() as tasks:
+            for number in range(6):
+                await rig.fill(TopicPartition("t", number), 20)
+            log = Log()
+            members = [await rig.member(commit=ON_POLL).__aenter__() for _ in range(3)]
+            for number, member in enumerate(members):
+                start(tasks, partial(log.read, str(number), member, body=0.01))
+            await anyio.sleep(0.1)
+            rig.script.every("release", do=delay(0.02))
+            fourth = rig.member(commit=ON_POLL)
+            await fourth.__aenter__()
+            start(tasks, partial(log.read, "fourth", fourth, body=0.01))
+            await anyio.sleep(seed * 0.00125)
+            before = anyio.current_time()
+            await members[0].shutdown()
+            assert anyio.current_time() - before < 2.0
+            await anyio.sleep(3.0)
+            owned = [at for member in (*members[1:], fourth) for at in member.assignment]
+            assert sorted(owned) == [TopicPartition("t", number) for number in range(6)]
+            for member in (*members[1:], fourth):
+                await member.shutdown()
+            assert sorted(log.finished()) == [(number, offset) for number in range(6) for offset in range(20)]
+
+    @rule("K69", "I1")
+    @virtual(seeds=2)
+    async def test_a_rolling_restart_stops_only_what_moves_and_repeats_nothing(self) -> None:
+        async with opened(12) as rig, anyio.create_task_group() as tasks:
+            log = Log()
+            moments: dict[int, list[float]] = {number: [] for number in range(12)}
+
+            async def read(member: Consumer) -> None:
+                async for message in member:
+                    moments[message.partition].append(anyio.current_time())
+                    log.done.append(("", message.partition, message.offset))
+
+            async def produce() -> None:
+                for turn in range(1500):
+                    await rig.fill(TopicPartition("t", turn % 12), 1)
+                    await anyio.sleep(0.01)
+
+            members: list[Consumer] = []
+            for _ in range(4):
+                members.append(await rig.member(commit=ON_POLL).__aenter__())
+                start(tasks, partial(read, members[-1]))
+            await anyio.sleep(1)
+            producing = start(tasks, produce)
+            await anyio.sleep(1)
+            for index in range(4):
+                before = {at for member in members[index + 1 :] for at in member.assignment}
+                leaving = members[index].assignment
+                await members[index].shutdown()
+                await anyio.sleep(1.0)
+                now = {at for member in members if member is not members[index] for at in member.assignment}
+                assert leaving <= now
+                assert before <= now
+                members[index] = await rig.member(commit=ON_POLL).__aenter__()
+                start(tasks, partial(read, members[index]))
+                await anyio.sleep(1.0)
+            await producing.done.wait()
+            await anyio.sleep(1)
+            for member in members:
+                await member.shutdown()
+            assert sorted(log.finished()) == [(number, offset) for number in range(12) for offset in range(125)]
+            gaps = [later - earlier for times in moments.values() for earlier, later in pairwise(times)]
+            assert max(gaps) < 0.5
