@@ -137,7 +137,9 @@ class Member:
             "on_poll": AutoCommit.on_poll,
         }
         options: dict[str, Any] = {
-            "poll": PollOptions(count=count, max_wait=chance.choice([0.5, 2.0]), max_bytes=chance.choice([150, 10_000])),
+            "poll": PollOptions(
+                count=count, max_wait=chance.choice([0.5, 2.0]), max_bytes=chance.choice([150, 10_000])
+            ),
             "commit": commits[plan.mode](),
             "drain_timeout": run.drain_timeout,
         }

@@ -65,7 +65,9 @@ class Plan:
             capacity=share([0.0, 0.02, 0.1]),
             grace=GRACE,
         )
-        return cls(seed, chance.choice(MODES), faults, chance.randint(8, 16), chance.randint(1, 5), chance.random() < 0.4)
+        return cls(
+            seed, chance.choice(MODES), faults, chance.randint(8, 16), chance.randint(1, 5), chance.random() < 0.4
+        )
 
     def partitions_of(self, member: int) -> list[int]:
         """Standalone members share the partitions out among themselves."""
@@ -115,7 +117,9 @@ class World:
                 await member.stop("the world is over")
         await self._read_the_rest()
         self.history.add(
-            Quiet(anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values())
+            Quiet(
+                anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values()
+            )
         )
 
     def _make_peace(self) -> None:
@@ -166,7 +170,9 @@ class World:
     def _missing(self) -> list[Span]:
         """The first message of each partition that nobody has finished, and the last one there is."""
         first = [next((o for o in range(end) if o not in self._finished[n]), end) for n, end in enumerate(self._ends())]
-        return [(n, begin, end - 1) for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True)) if begin < end]
+        return [
+            (n, begin, end - 1) for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True)) if begin < end
+        ]
 
     # -------------------------------------------------------------------------------------------- who acts
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
@@ -31,9 +31,11 @@ from tarry import abc
 from tarry._runtime.bridge import Call as PumpCall
 from tarry._runtime.bridge import Port, inline
 from tarry._runtime.driver import Driver
-from tarry.brokers.local.broker import LocalBroker, LocalSession
+from tarry.brokers.local.broker import GroupSession, LocalBroker, LocalSession
+from tarry.brokers.local.host import make_pump
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
+from tarry.brokers.local.view import own
 from tarry.client import Client
 from tarry.config import LogOptions
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, UsageError
@@ -175,11 +177,10 @@ class FaultyLog:
             layer.crashed()
 
     def restart(self) -> None:
-        """Open a new pump over what is durable. Standalone sessions go on under their identity, as if resumed."""
+        """Open a new pump over what is durable. Sessions go on there, but of members that the log knows no more."""
         if self.is_up:
             return
-        options = self._options
-        pump = Pump(self.store, self._clock, max_wait=options.max_wait, retention_interval=options.retention_interval)
+        pump = make_pump(self.store, self._options, self._clock)
         pump.alarm = self._driver.alarm
         pump.open()
         self.pump, self.is_up = pump, True
@@ -279,6 +280,8 @@ class FaultLayer(ScriptedBroker):
     def __init__(self, log: FaultyLog, script: Script | None = None) -> None:
         self.log = log
         self._state: Literal["open", "cut", "dead"] = "open"
+        self._opened = anyio.Event()
+        self._opened.set()
         self._out: dict[anyio.CancelScope, None] = {}
         self._orphans: list[PumpCall[Any]] = []
         self._sessions: dict[FaultSession, None] = {}
@@ -307,11 +310,13 @@ class FaultLayer(ScriptedBroker):
         if self._state == "open":
             self.log.noted("split")
             self._state = "cut"
+            self._opened = anyio.Event()
 
     def heal(self) -> None:
         """End a `split`. The log ends what it still keeps for the old connection; who waits is told that it is lost."""
         if self._state == "cut":
             self._state = "open"
+            self._opened.set()
             self.reset()
 
     def kill(self) -> None:
@@ -319,6 +324,7 @@ class FaultLayer(ScriptedBroker):
         if self._state != "dead":
             self.log.noted("kill")
             self._state = "dead"
+            self._opened = anyio.Event()
             self.reset()
             self.log.gone(self)
 
@@ -339,7 +345,7 @@ class FaultLayer(ScriptedBroker):
     # -------------------------------------------------------------------------------------------- the machine
 
     def attach(self, pump: Pump) -> None:
-        """The log runs in another pump from now on; sessions are resumed there."""
+        """The log runs in another pump from now on, and so do the sessions."""
         self.wrapped = self._broker(pump)
         for session in self._sessions:
             session.resume(pump, self._port)
@@ -390,11 +396,15 @@ class FaultLayer(ScriptedBroker):
         raise _given_up(call)
 
     async def _alone(self, call: Call, carry_out: CarryOut) -> Any:
-        """What needs no request; but nobody closes a connection that is gone."""
+        """What needs no request; but news do not get through a cut, and nobody closes a connection that is gone."""
         if call.operation == "aclose" and not (self.is_open and self.log.is_up):
             await anyio.lowlevel.checkpoint()
             return None
-        return await carry_out()
+        answer = await _outcome(carry_out)
+        await self._opened.wait()
+        if isinstance(answer, TarryError):
+            raise answer
+        return answer
 
     def _is_prompt(self, call: Call, fate: Fate) -> bool:
         """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
@@ -436,16 +446,6 @@ class FaultLayer(ScriptedBroker):
         raise _given_up(call)
 
 
-@dataclass(slots=True)
-class _Answer:
-    """Takes the answer of a pump that answers at once."""
-
-    value: Any = field(default=None)
-
-    def reply(self, answer: Any) -> None:
-        self.value = answer
-
-
 class FaultSession(ScriptedSession):
     """A session whose calls go over the connection of its client; made by `FaultLayer.open_session`."""
 
@@ -461,9 +461,24 @@ class FaultSession(ScriptedSession):
         self._layer = layer
         self._identity = identity
         self._reads = (tuple(topics), tuple(partitions))
+        self._seen = session.assignment
+        self._lost: TarryError | None = None
 
     async def _carry_out(self, call: Call) -> Any:
-        return await self._layer.transmit(call, partial(super()._carry_out, call))
+        return await self._layer.transmit(call, partial(self._served, call))
+
+    async def _served(self, call: Call) -> Any:
+        if self._lost is not None:
+            await anyio.lowlevel.checkpoint()
+            raise own(self._lost)
+        return await super()._carry_out(call)
+
+    @property
+    def assignment(self) -> abc.Assignment:
+        """See the port; behind a cut nothing new is known."""
+        if self._layer.is_open:
+            self._seen = self.wrapped.assignment
+        return self._seen
 
     async def leave(self) -> None:
         """See the port."""
@@ -476,11 +491,32 @@ class FaultSession(ScriptedSession):
             super().touch()
 
     def resume(self, pump: Pump, port: Port) -> None:
-        """The log was started again: go on with this session there."""
-        answer = _Answer()
-        pump.open_session(answer, self._identity, *self._reads)
-        if not isinstance(answer.value, TarryError):
-            self.wrapped = LocalSession(pump, port, *answer.value)
+        """The log was started again: go on there."""
+        if isinstance(self.wrapped, GroupSession):
+            self._lost = LogUnavailable("the log was started again and does not answer yet")
+            take = partial(self._resumed, lambda seat, _: GroupSession(pump, port, seat, _nothing))
+            pump.groups.resume(_Reply(take), self._identity, self.wrapped.id)
+        else:
+            take = partial(self._resumed, partial(LocalSession, pump, port))
+            pump.open_session(_Reply(take), self._identity, *self._reads)
+
+    def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
+        if isinstance(answer, TarryError):
+            self._lost = answer
+        else:
+            self._lost = None
+            self.wrapped = make(*answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Where a pump's answer goes."""
+
+    reply: Callable[[Any], None]
+
+
+def _nothing(_: object) -> None:
+    """Nobody has to know that a session was left."""
 
 
 async def _outcome(carry_out: CarryOut) -> Any:
