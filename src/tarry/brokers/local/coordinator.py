@@ -199,7 +199,7 @@ class Coordinator:
         now = self._clock.now()
         seat = Seat(identity, id=self._new_id(), touched=now, join=call)
         try:
-            self._view.check()
+            self._check_store()
             if not identity.name or not topics:
                 raise ConfigError(
                     f"a member of a group needs the name of the group and topics, not {identity.name!r}, {topics!r}"
@@ -224,7 +224,7 @@ class Coordinator:
         self.requests += 1
         now = self._clock.now()
         try:
-            self._view.check()
+            self._check_store()
             entry = self._entry_for(identity.name)
             self._expire(entry, now)
             shown = abc.Assignment(*entry.group.assignment(member_id))
@@ -427,10 +427,13 @@ class Coordinator:
 
     def _admit(self, seat: Seat) -> None:
         self.requests += 1
-        if self._view.failure is not None:
-            raise own(self._view.failure)
+        self._check_store()
         if not seat.open:
             raise seat.refusal()
+
+    def _check_store(self) -> None:
+        if self._view.failure is not None:
+            raise own(self._view.failure)
 
     def _entry_of(self, seat: Seat) -> _Entry:
         return self._entries[seat.identity.name or ""]
