@@ -201,10 +201,8 @@ async def _consume(client: tarry.Client, sent: Counter[int]) -> None:
         print(f"  started again it counted {member.counted - before:,} more")
     for message in in_work:
         if message is not None:
-            place = message.partition, message.offset
-            print(
-                f"  offset {place[1]} of partition {place[0]} was in work at the cancel; counted {seen.done[place]} time"
-            )
+            times = seen.done[message.partition, message.offset]
+            print(f"  at work was offset {message.offset} of partition {message.partition}, counted {times} time")
     _print_years(seen.tally)
     twice = sum(count - 1 for count in seen.done.values())
     print(f"  counted {len(seen.done):,} messages, {twice} of them twice; missing {sent.total() - len(seen.done)}")
