@@ -75,9 +75,9 @@ def test_a_month_that_is_there_twice_counts_twice(demo: Demo, tmp_path: Path) ->
 
 
 LIFE = re.compile(
-    r"^  (gauge-.) counted ([\d,]+) messages and was (.+);\n  started again it counted ([\d,]+) more$", re.M
+    r"^  (gauge-.) counted ([\d,]+) messages and was (.+);\n  started again it counted ([\d,]+) more$", re.MULTILINE
 )
-REPORT = re.compile(r"^    weather\[(\d)\]: committed (\S+), rewound (\d+), unfinished (\d+)$", re.M)
+REPORT = re.compile(r"^    weather\[(\d)\]: committed (\S+), rewound (\d+), unfinished (\d+)$", re.MULTILINE)
 
 
 def test_one_member_is_stopped_in_the_middle_and_the_other_is_cancelled_at_work(demo: Demo) -> None:
@@ -90,9 +90,11 @@ def test_one_member_is_stopped_in_the_middle_and_the_other_is_cancelled_at_work(
     counts = [(int(before.replace(",", "")), int(after.replace(",", ""))) for _, before, _, after in lives]
     assert min(before for before, _ in counts) > 0
     assert sum(before + after for before, after in counts) == 1461
-    assert len(re.findall(r"at work was offset \d+ of partition \d, counted 1 time$", out, re.M)) == 1
+    assert len(re.findall(r"at work was offset \d+ of partition \d, counted 1 time$", out, re.MULTILINE)) == 1
     reports = out.partition("Shutdown reports")[2].partition("Parked")[0]
-    stopped, again, cancelled, _ = (REPORT.findall(life) for life in re.split(r"^  gauge-., ", reports, flags=re.M)[1:])
+    stopped, again, cancelled, _ = (
+        REPORT.findall(life) for life in re.split(r"^  gauge-., ", reports, flags=re.MULTILINE)[1:]
+    )
     assert stopped
     assert sum(int(unfinished) for *_, unfinished in stopped + again) == 0
     assert sum(int(unfinished) for *_, unfinished in cancelled) == 1
