@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 
 import anyio
@@ -323,10 +324,9 @@ class TestTheEnd:
         async with opened() as rig:
             consumer = rig.consumer(commit=ON_POLL)
             consumer._state = State.OPEN
-            held = [consumer]
             del consumer
             with pytest.warns(ResourceWarning, match="was never shut down; use `async with`"):
-                held.clear()
+                gc.collect()
 
     @rule("K49")
     @virtual(seeds=4)
