@@ -193,7 +193,7 @@ async def lose_answers(play: Play) -> None:
 
     async with tarry.Client(open_broker) as play.client:
         await end_by_an_error(play)
-    assert {call.outcome for call in script.calls if call.operation == "poll"} >= {"reply lost"}
+    assert "failed" in {call.outcome for call in script.calls if call.operation == "poll"}
 
 
 async def hand_over(play: Play, *, late: bool = False) -> None:
