@@ -98,10 +98,11 @@ class Play:
         return self.client.consumer("t", group="g", commit=self.commit, poll=PollOptions(count=BATCH), **given)
 
     async def work(self, consumer: Consumer, interlude: Interlude | None = None) -> None:
-        """The loop of a member. The interlude comes in the middle of the work on the message in hand."""
+        """The loop of a member. The interlude comes in the middle of the work on the message in hand, once."""
         async for message in consumer:
             if interlude is not None and message.offset == IN_HAND:
                 await self.work_on(consumer, message, interlude)
+                interlude = None
             else:
                 await self.work_on(consumer, message)
 
@@ -207,14 +208,20 @@ async def be_too_late(play: Play) -> None:
 
 
 async def evict(play: Play, then: Interlude = nap) -> None:
+    """Three members for two partitions: who has none gets the one of who is evicted."""
+
     async def interlude() -> None:
         await anyio.sleep(LATE_S)  # no sign of life: the log's session_timeout is shorter
         await then()
 
-    async with play.member() as heir, anyio.create_task_group() as tasks:
-        tasks.start_soon(play.work, heir)
+    async def be_the_heir(member: Consumer) -> None:
+        async with member:
+            await play.work(member)
+
+    async with play.member(), anyio.create_task_group() as tasks:
+        heir = play.member()
         async with play.working(play.member(heartbeat_interval=3600.0), interlude):
-            pass
+            tasks.start_soon(be_the_heir, heir)
         await heir.shutdown()
 
 
