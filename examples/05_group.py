@@ -4,6 +4,7 @@ A second member joins in the middle of the work and is stopped again. Nothing is
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 import anyio
 
@@ -18,20 +19,22 @@ saved: dict[tarry.TopicPartition, Counter[bytes | None]] = {}  # Stands for a ta
 
 
 class Progress:
-    """How many trips were counted, by member; and who waits for that."""
+    """How many trips were counted, by member."""
 
     def __init__(self) -> None:
         self.counted = Counter[str]()
-        self.second_has_some = anyio.Event()
-        self.complete = anyio.Event()
+        self.moved = anyio.Event()
 
     def note(self, member: str) -> None:
         """One more."""
         self.counted[member] += 1
-        if self.counted["second"] == 50:
-            self.second_has_some.set()
-        if self.counted.total() == TRIPS:
-            self.complete.set()
+        self.moved.set()
+        self.moved = anyio.Event()
+
+    async def until(self, condition: Callable[[Counter[str]], bool]) -> None:
+        """Wait until the counts are as wanted."""
+        while not condition(self.counted):
+            await self.moved.wait()
 
 
 class Counting:
@@ -84,11 +87,12 @@ async def main() -> None:
         first, second, progress = Counting(client, "first"), Counting(client, "second"), Progress()
         async with first.consumer:
             tasks.start_soon(first.run, progress)
+            await progress.until(lambda counted: counted["first"] >= 50)
             async with second.consumer:
                 tasks.start_soon(second.run, progress)
-                await progress.second_has_some.wait()
+                await progress.until(lambda counted: counted["second"] >= 50)
                 await second.consumer.shutdown()
-            await progress.complete.wait()
+            await progress.until(lambda counted: counted.total() == TRIPS)
             await first.consumer.shutdown()
     counted = sum(saved.values(), Counter[bytes | None]())
     assert counted == Counter(dict.fromkeys(CITIES, TRIPS // len(CITIES)))
