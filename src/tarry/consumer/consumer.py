@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.fetches import Demand, Fetches, from_position
+from tarry._core.fetches import Demand, Fetches, from_position, up_to
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
@@ -149,7 +149,7 @@ class Consumer:
         self._reader: Task = None
         self._reading = False
         self._delivered_any = False
-        self._rebalances = 0
+        self._is_interrupted = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
         self._settling: anyio.Event | None = None
@@ -192,6 +192,7 @@ class Consumer:
         beside: list[Loop] = [self._storing.run]
         if self._reads.identity.kind == "group":
             self._membership = self._join_in()
+            self._membership.begin()
             beside.append(self._follow_group)
         else:
             self._positions.assign(self._standing.session.assignment.owned)
@@ -203,6 +204,7 @@ class Consumer:
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            began=self._began,
             beside=beside,
             arrived=self._arrived,
             renewed=self._renewed,
@@ -386,10 +388,9 @@ class Consumer:
                 self._worker.demand(None)
 
     async def _gather(self, demand: Demand) -> Batch:
-        rebalances = self._rebalances
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._rebalances != rebalances:
+            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -400,6 +401,7 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
+        self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
         segments = self._fetches.gather(
             demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
@@ -445,6 +447,7 @@ class Consumer:
                 self._worker.raise_pending()
                 segment = self._fetches.take()
                 if segment is not None:
+                    self._is_interrupted = False
                     break
                 self._worker.raise_dead_end()
                 self._worker.awaited()
@@ -528,13 +531,15 @@ class Consumer:
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; the message in hand may still be finished."""
-        if self._segment is not None and self._segment.origin.partition in set(partitions):
+        segment, hand = self._segment, self._hand
+        if segment is not None and hand is not None and segment.origin.partition in set(partitions):
             self._note()
             self._cursor = iter(())
+            self._segment = up_to(segment, hand.offset)
 
     def _interrupt(self) -> None:
-        """A `poll` that waits returns what it has (K55)."""
-        self._rebalances += 1
+        """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
+        self._is_interrupted = True
         self._arrived()
 
     def _holds(self, partition: TopicPartition) -> bool:
@@ -649,6 +654,11 @@ class Consumer:
         self._commits.sought(owned, resolved.position)
         self._worker.moved(owned)
         return resolved.position
+
+    def _began(self, partition: TopicPartition, position: Position) -> None:
+        start = self._reads.start
+        if start.kind is StartKind.NEXT and start.otherwise == "end":
+            self._commits.began(partition, position)
 
     def _renewed(self, partition: TopicPartition) -> None:
         """What was known of a partition belongs to a topic that is gone."""

@@ -103,12 +103,18 @@ class Membership:
         self._hook_lane = anyio.Lock()
         self._leaving: dict[TopicPartition, None] = {}
 
+    def begin(self) -> None:
+        """Hold what the session came with."""
+        assignment = self._standing.session.assignment
+        self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
+
     async def run(self, worker: Worker) -> None:
         """Follow the assignment until cancelled. Steps that are under way are abandoned then (K50)."""
         self._worker = worker
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._beat)
+            self._welcome({partition: self._positions[partition].ownership for partition in self._positions})
             await self._follow()
 
     async def farewell(self) -> None:
@@ -156,7 +162,8 @@ class Membership:
         new = {at: ownership for at, ownership in assignment.owned.items() if at not in self._positions}
         new = {at: ownership for at, ownership in new.items() if at not in self._leaving}
         if new:
-            self._take(new)
+            self._hold(new)
+            self._welcome(new)
         return assignment.version
 
     async def _rejoin(self) -> None:
@@ -185,7 +192,8 @@ class Membership:
 
     # ------------------------------------------------------------------------------------------- taking over
 
-    def _take(self, new: Mapping[TopicPartition, Ownership]) -> None:
+    def _hold(self, new: Mapping[TopicPartition, Ownership]) -> None:
+        """Nothing of new partitions is delivered before the hook has run."""
         held = {partition: self._positions[partition].ownership for partition in self._positions}
         if len(held) + len(new) > abc.TARGETS_MAX:
             raise FeatureUnavailable(
@@ -193,14 +201,17 @@ class Membership:
                 f"{abc.TARGETS_MAX} in one consumer: start more members"
             )
         self._positions.assign(held | dict(new))
+        if self._hooks.on_assigned is not None:
+            for partition in new:
+                self._positions.close(partition)
+
+    def _welcome(self, new: Mapping[TopicPartition, Ownership]) -> None:
         if self._hooks.on_assigned is None:
             self._worker.kick()
-            return
-        for partition in new:
-            self._positions.close(partition)
-        self._tasks.start_soon(self._welcome, new)
+        elif new:
+            self._tasks.start_soon(self._tell_assigned, new)
 
-    async def _welcome(self, new: Mapping[TopicPartition, Ownership]) -> None:
+    async def _tell_assigned(self, new: Mapping[TopicPartition, Ownership]) -> None:
         error = await self._call(self._hooks.on_assigned, list(new))
         for partition, ownership in new.items():
             if partition not in self._leaving:
@@ -254,6 +265,8 @@ class Membership:
         deadline = anyio.current_time() + self._options.drain_timeout
         await self._worker.recall(partition, deadline)
         self._worker.forget([partition], keep=False)
+        if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
+            await self._store(self._still([partition], held))
         await self._reader.settled(partition, deadline)
         await self._give_up([partition], held)
 
@@ -263,8 +276,7 @@ class Membership:
         mine = self._still(partitions, held)
         error = await self._call(self._hooks.on_revoked, mine)
         mine = self._still(mine, held)
-        with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
-            await self._storing.finish(mine)
+        await self._store(mine)
         self._drop(self._still(mine, held), keep=False)
         if session is self._standing.session:
             try:
@@ -276,6 +288,10 @@ class Membership:
             self._apply()
         if error is not None:
             self._worker.tell(error)
+
+    async def _store(self, partitions: Sequence[TopicPartition]) -> None:
+        with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
+            await self._storing.finish(partitions)
 
     def _still(
         self, partitions: Iterable[TopicPartition], held: Mapping[TopicPartition, Ownership]

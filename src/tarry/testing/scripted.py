@@ -14,7 +14,7 @@ the wrapped broker's; virtual time (`virtual_time`).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
@@ -39,6 +39,7 @@ from tarry.abc import (
 from tarry.config import TopicOptions
 from tarry.errors import OutcomeUnknown, TarryError, UsageError
 from tarry.types import (
+    GroupInfo,
     HistoryId,
     Offset,
     Ownership,
@@ -56,7 +57,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 BrokerOperation = Literal[
-    "create_topic", "delete_topic", "describe_topic", "list_topics", "append", "open_session", "aclose"
+    "create_topic",
+    "delete_topic",
+    "describe_topic",
+    "list_topics",
+    "append",
+    "open_session",
+    "describe_group",
+    "list_groups",
+    "reset_group",
+    "aclose",
 ]
 SessionOperation = Literal[
     "changed", "route", "resolve", "wait_ready", "poll", "stored_offset", "store_offset", "release", "leave"
@@ -391,6 +401,18 @@ class ScriptedBroker(Broker):
             "open_session", self.wrapped.open_session, identity=identity, topics=topics, partitions=partitions
         )
         return ScriptedSession(session, self.script, identity)
+
+    async def describe_group(self, name: str) -> GroupInfo:
+        """See the port."""
+        return await self._run("describe_group", self.wrapped.describe_group, name=name)
+
+    async def list_groups(self) -> Sequence[GroupInfo]:
+        """See the port."""
+        return await self._run("list_groups", self.wrapped.list_groups)
+
+    async def reset_group(self, name: str, offsets: Mapping[TopicPartition, Offset | None]) -> None:
+        """See the port."""
+        await self._run("reset_group", self.wrapped.reset_group, name=name, offsets=offsets)
 
     async def aclose(self) -> None:
         """See the port."""

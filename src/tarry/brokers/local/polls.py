@@ -26,7 +26,6 @@ from tarry.errors import (
     CapacityExceeded,
     ConfigError,
     NotAccepted,
-    NotAMember,
     OutcomeUnknown,
     StaleAssignment,
     TarryError,
@@ -101,7 +100,7 @@ class Polls:
     def leave(self, member: Member) -> None:
         """Withdraw and tell everything that a session has waiting (S15)."""
         for call in list(member.calls):
-            self._end(self._probes[call], NotAMember("the session has left; open a new consumer"))
+            self._end(self._probes[call], member.refusal())
 
     def fail(self, error: TarryError) -> None:
         """End every request, but for those whose commit is with the store: it answers them before it is gone."""
@@ -135,8 +134,10 @@ class Polls:
 
     def check_member(self, member: Member) -> None:
         """The store is there and the session is open."""
-        self._view.check()
-        member.check()
+        if self._view.failure is not None:
+            raise own(self._view.failure)
+        if not member.open:
+            raise member.refusal()
 
     def _admit(self, probe: Probe) -> None:
         self.requests += 1

@@ -29,20 +29,20 @@ class Reply(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One open session: who it is, and its requests that are not answered yet."""
+    """One open session: who it is, and its requests that are not answered yet. `why`: what to say once it is over."""
 
     identity: abc.ConsumerIdentity
     open: bool = True
+    why: str = "the session has left; open a new consumer"
     calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
     fenced: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.fenced = self.identity.kind == "group"
 
-    def check(self) -> None:
-        """Refuse a session that has left."""
-        if not self.open:
-            raise NotAMember("the session has left; open a new consumer")
+    def refusal(self) -> NotAMember:
+        """What its requests get once it is over."""
+        return NotAMember(self.why)
 
     @property
     def key(self) -> str:
@@ -67,10 +67,6 @@ class Fence(Protocol):
             NotAMember: the session was evicted.
         """
         ...
-
-
-def no_fence(member: Member, at: TopicPartition, ownership: Ownership, *, storing: bool) -> None:
-    """Without groups everybody owns what it names."""
 
 
 @dataclass(frozen=True, slots=True)
