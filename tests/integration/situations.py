@@ -97,7 +97,7 @@ SITUATIONS = (
         TWICE,
         TWICE,
         NOTHING,
-        Fate(lost=(4,)),
+        TWICE,
     ),
     _row(
         "evicted",

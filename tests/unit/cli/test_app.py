@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import tarry
-from tarry import errors
 from tarry.cli import main
 from tarry.cli.failures import CommandError, Exit, code_of, one_line, root_of
 
@@ -375,7 +374,7 @@ def test_a_failed_send_has_the_code_of_its_cause() -> None:
     ("error", "code"),
     [
         (tarry.TopicNotFound("x"), 5),
-        (errors.GroupNotFound("x"), 5),
+        (tarry.GroupNotFound("x"), 5),
         (tarry.NotAccepted("x"), 3),
         (tarry.TopicExists("x"), 2),
         (tarry.ConfigError("x"), 2),
