@@ -199,7 +199,7 @@ class Coordinator:
         now = self._clock.now()
         seat = Seat(identity, id=self._new_id(), touched=now, join=call)
         try:
-            self._view.check()
+            self._check_store()
             entry = self._entry_for(identity.name, topics)
             self._expire(entry, now)
             member = groups.Member(seat.id, identity.member, touched=now)
@@ -404,8 +404,13 @@ class Coordinator:
 
     def _admit(self, seat: Seat) -> None:
         self.requests += 1
-        self._view.check()
-        seat.check()
+        self._check_store()
+        if not seat.open:
+            raise seat.refusal()
+
+    def _check_store(self) -> None:
+        if self._view.failure is not None:
+            raise own(self._view.failure)
 
     def _entry_of(self, seat: Seat) -> _Entry:
         return self._entries[seat.identity.name or ""]
