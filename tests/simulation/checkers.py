@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from tarry.brokers.local.broker import GroupSession
@@ -43,7 +44,7 @@ from tests.simulation.world import GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
-IDLE_REQUESTS_MAX = 40
+IDLE_REQUESTS_MAX = 60
 """Requests within a second of one member that bring nothing."""
 CHECKERS: list[Callable[[History], Iterator[str]]] = []
 
@@ -70,6 +71,7 @@ class Tenure:
         holder: the session, by its id; or the run of a standalone consumer, by its name.
         begin: what was stored then.
         last: the last offset that was finished under it, or stored for sure; `perhaps`: others that may have been.
+        revoked_at: it was wanted back; what is finished later than that and `drain_timeout` may come again.
         is_failing: its last store has failed, or nobody knows.
         cut_at: it has ended without a last word; `ended_at`: with one.
         cut: what was stored past by then, and not done.
@@ -81,6 +83,7 @@ class Tenure:
     begin: int
     last: int | None = None
     perhaps: set[int] = field(default_factory=set[int])
+    revoked_at: float = inf
     is_failing: bool = False
     ended_at: float | None = None
     cut_at: float | None = None
@@ -191,6 +194,8 @@ class Books:
         for number in range(PARTITIONS):
             tenure, owner = self.now.get(number), event.owners.get(number)
             if owner == (None if tenure is None else (tenure.holder, tenure.ownership)):
+                if tenure is not None and number in event.revoking:
+                    tenure.revoked_at = min(tenure.revoked_at, event.at)
                 continue
             if tenure is not None and tenure.is_open:
                 self._cut_off(tenure, event.at)
@@ -230,9 +235,11 @@ class Books:
         for span in event.spans:
             self.accounts[span.partition].done.update(span.offsets)
             tenure = self._under(event.run, span)
-            if tenure is not None and event.late:
+            if tenure is None:
+                continue
+            if event.late or event.at >= tenure.revoked_at + event.run.drain_timeout:
                 tenure.perhaps.add(span.last)
-            elif tenure is not None:
+            else:
                 tenure.last = span.last
 
     def _gave(self, event: Gave) -> None:

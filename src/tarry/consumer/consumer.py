@@ -47,6 +47,7 @@ from tarry.types import (
     Message,
     Offset,
     Origin,
+    Ownership,
     Position,
     Segment,
     ShutdownReport,
@@ -144,6 +145,7 @@ class Consumer:
         self._segment: Segment | None = None
         self._hand: Message | None = None
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
+        self._given_up: dict[TopicPartition, Ownership] = {}
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = None
@@ -497,7 +499,12 @@ class Consumer:
             return False
         if self._is_held(origin):
             return self._positions[origin.partition].is_open
-        return self._commits_on_poll
+        return self._was_lost(origin)
+
+    def _was_lost(self, origin: Origin) -> bool:
+        """It was committed, and then its ownership was lost without notice: the log hands it to nobody else (C36)."""
+        is_given_up = self._given_up.get(origin.partition) == origin.ownership
+        return self._commits_on_poll and not is_given_up and not self._is_held(origin)
 
     def _note(self) -> None:
         """Bring the marks up to what the cursor says."""
@@ -530,6 +537,10 @@ class Consumer:
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; the message in hand may still be finished."""
+        for partition in partitions:
+            place = self._positions.get(partition)
+            if place is not None:
+                self._given_up[partition] = place.ownership
         if self._segment is not None and self._segment.origin.partition in set(partitions):
             self._note()
             self._cursor = iter(())
@@ -798,14 +809,16 @@ class Consumer:
 
     def _warn_lost(self) -> None:
         """Committed batches of partitions that were lost without notice, and not finished: nobody reads them (Q6)."""
-        segments = self._fetches.segments if self._commits_on_poll else []
-        if self._segment is not None and self._hand is not None and self._commits_on_poll:
+        if not self._commits_on_poll:
+            return
+        segments = self._fetches.segments
+        if self._segment is not None and self._hand is not None:
             rest = from_position(self._segment, Position(self._hand.offset))
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
-        spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
+        spans += [(origin, *span) for origin, span in self._batch.items()]
         for origin, first, last in spans:
-            if not self._is_held(origin):
+            if self._was_lost(origin):
                 self._instruments.warn(
                     "consumer",
                     "possibly_lost",

@@ -72,6 +72,22 @@ class TestGivingUp:
                 assert len(rig.calls("poll")) > polls
                 await second.shutdown()
 
+    @rule("I2", "C32", "K53")
+    @MODES
+    @virtual(seeds=3)
+    async def test_the_rest_of_a_list_is_not_delivered_after_its_partition_was_given_up(
+        self, commit: AutoCommit
+    ) -> None:
+        """The body ends after the hand-over: what was fetched together with its message is the new owner's."""
+        async with opened(2) as rig, rig.member(commit=commit, drain_timeout=0.2) as first:
+            await rig.fill(P1, 5)
+            (_, in_hand) = await take(first, 2)
+            async with rig.member(commit=commit) as second:
+                assert await owns(second, 1) == {P1}
+                assert [message.offset for message in await take(second, 4)] == [1, 2, 3, 4]
+                with anyio.move_on_after(1.0):
+                    pytest.fail(f"{await anext(first)} comes after {in_hand}")
+
     @rule("K06", "S72")
     @MODES
     @virtual(seeds=3)
