@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.fetches import Demand, Fetches, from_position
+from tarry._core.fetches import Demand, Fetches, from_position, up_to
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
@@ -47,7 +47,6 @@ from tarry.types import (
     Message,
     Offset,
     Origin,
-    Ownership,
     Position,
     Segment,
     ShutdownReport,
@@ -145,7 +144,6 @@ class Consumer:
         self._segment: Segment | None = None
         self._hand: Message | None = None
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
-        self._given_up: dict[TopicPartition, Ownership] = {}
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = None
@@ -206,6 +204,7 @@ class Consumer:
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            began=self._began,
             beside=beside,
             arrived=self._arrived,
             renewed=self._renewed,
@@ -499,12 +498,7 @@ class Consumer:
             return False
         if self._is_held(origin):
             return self._positions[origin.partition].is_open
-        return self._was_lost(origin)
-
-    def _was_lost(self, origin: Origin) -> bool:
-        """It was committed, and then its ownership was lost without notice: the log hands it to nobody else (C36)."""
-        is_given_up = self._given_up.get(origin.partition) == origin.ownership
-        return self._commits_on_poll and not is_given_up and not self._is_held(origin)
+        return self._commits_on_poll
 
     def _note(self) -> None:
         """Bring the marks up to what the cursor says."""
@@ -537,13 +531,11 @@ class Consumer:
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; the message in hand may still be finished."""
-        for partition in partitions:
-            place = self._positions.get(partition)
-            if place is not None:
-                self._given_up[partition] = place.ownership
-        if self._segment is not None and self._segment.origin.partition in set(partitions):
+        segment, hand = self._segment, self._hand
+        if segment is not None and hand is not None and segment.origin.partition in set(partitions):
             self._note()
             self._cursor = iter(())
+            self._segment = up_to(segment, hand.offset)
 
     def _interrupt(self) -> None:
         """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
@@ -662,6 +654,11 @@ class Consumer:
         self._commits.sought(owned, resolved.position)
         self._worker.moved(owned)
         return resolved.position
+
+    def _began(self, partition: TopicPartition, position: Position) -> None:
+        start = self._reads.start
+        if start.kind is StartKind.NEXT and start.otherwise == "end":
+            self._commits.began(partition, position)
 
     def _renewed(self, partition: TopicPartition) -> None:
         """What was known of a partition belongs to a topic that is gone."""
@@ -809,16 +806,14 @@ class Consumer:
 
     def _warn_lost(self) -> None:
         """Committed batches of partitions that were lost without notice, and not finished: nobody reads them (Q6)."""
-        if not self._commits_on_poll:
-            return
-        segments = self._fetches.segments
-        if self._segment is not None and self._hand is not None:
+        segments = self._fetches.segments if self._commits_on_poll else []
+        if self._segment is not None and self._hand is not None and self._commits_on_poll:
             rest = from_position(self._segment, Position(self._hand.offset))
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
-        spans += [(origin, *span) for origin, span in self._batch.items()]
+        spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
         for origin, first, last in spans:
-            if self._was_lost(origin):
+            if not self._is_held(origin):
                 self._instruments.warn(
                     "consumer",
                     "possibly_lost",

@@ -80,6 +80,7 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
@@ -95,6 +96,7 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
         renewed: Callable[[TopicPartition], None],
@@ -108,6 +110,7 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._began = began
         self._beside = beside
         self._arrived = arrived
         self._renewed = renewed
@@ -303,6 +306,7 @@ class Worker:
             return error
         else:
             if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
+                self._began(partition, resolved.position)
                 self.kick()
                 self._arrived()
         return None
@@ -646,12 +650,12 @@ class Worker:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
 
         A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
-        committing one may have stored is brought back at the end (C28, C93). A fence is the membership's to deal with:
-        the new assignment is on its way (C22).
+        committing one may have stored is brought back at the end (C28, C93). A fence is part of every hand-over and the
+        membership's to deal with: the new assignment is on its way (C22).
         """
         line, is_overdue = refusals.note(anyio.current_time())
         may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
-        if line is not None:
+        if line is not None and (is_overdue or not isinstance(error, FencedError)):
             self._log_refusal(error, line)
         if is_overdue or not may_pass:
             self._errors[None] = error

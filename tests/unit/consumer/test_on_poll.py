@@ -226,7 +226,7 @@ class TestTheEnd:
                 await consumer.poll(count=6, min_count=6)
                 batch = await consumer.poll(count=9, min_count=9)
                 report = await consumer.shutdown()
-            assert sum(report.unfinished.values()) == 9
+                assert sum(report.unfinished.values()) == 9
             finished = 6
             assert sum((rig.stored(at) or -1) + 1 for at in (P0, P1)) == finished
             assert set(await rest(rig)) >= set(places(batch))
@@ -246,9 +246,9 @@ class TestTheEnd:
                 report = await consumer.shutdown()
                 assert anyio.current_time() - before == pytest.approx(0.9, abs=0.05)
                 await reading.done.wait()
-            assert isinstance(reading.error, StopAsyncIteration)
+                assert isinstance(reading.error, StopAsyncIteration)
+                assert report.rewound == {P0: 10}
             assert rig.stored(P0) == 9
-            assert report.rewound == {P0: 10}
             assert [call.outcome for call in committing(rig)] == ["answered", "answered"]
 
     @rule("C64")
@@ -282,7 +282,7 @@ class TestTheEnd:
                 before = anyio.current_time()
                 await consumer.shutdown()
                 assert anyio.current_time() == before
-            assert len(rig.calls("poll")) == polls
+                assert len(rig.calls("poll")) == polls
 
     @rule("C66")
     @virtual(seeds=2)
@@ -348,7 +348,7 @@ class TestTheEnd:
                 await anyio.sleep(0.01)
                 await working.cancel()
                 assert anyio.current_time() - before < 1
-            assert working.outcome == "cancelled"
+                assert working.outcome == "cancelled"
             assert rig.stored(P0) == 4
             assert rig.calls("leave")[-1].outcome == "answered"
 
@@ -409,6 +409,24 @@ class TestTheEnd:
             assert rig.stored(P0) == 9
             await anyio.sleep(5)
             assert rig.stored(P0) == 9
+
+
+class TestTheFirstStart:
+    @rule("I1")
+    @pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(100.0), AutoCommit.interval(0.1)])
+    @virtual(seeds=2)
+    async def test_what_comes_after_a_start_at_the_end_is_not_skipped_by_the_next_run(self, commit: AutoCommit) -> None:
+        start_rule = Start.next(otherwise=Start.end())
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=commit, start=start_rule) as consumer:
+                await consumer.ready()
+                await rig.fill(P0, 5)
+                assert (await anext(consumer)).offset == 10
+                await anyio.sleep(1)
+            assert rig.stored(P0) == 9
+            async with rig.consumer(commit=commit, start=start_rule) as consumer:
+                assert (await anext(consumer)).offset == 10
 
 
 class TestSeekAndStore:
