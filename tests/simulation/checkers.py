@@ -24,6 +24,7 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Fault,
     Finished,
     Gave,
     History,
@@ -489,8 +490,13 @@ def partitions_have_one_owner(history: History) -> Iterator[str]:
     """Each ownership belongs to one session, and grows; messages are delivered under it to that session's run only."""
     given: dict[int, tuple[int, str]] = {}
     readers: dict[tuple[int, int], Run] = {}
+    members: list[str] = []
     for event in history.events:
-        if isinstance(event, Shared):
+        if isinstance(event, Fault) and event.kind == "crash" and not members:
+            given.clear()  # a group without members may be forgotten: no session is left that could mix it up
+            readers.clear()
+        elif isinstance(event, Shared):
+            members = event.members
             for number, (owner, ownership) in event.owners.items():
                 known, whose = given.get(number, (0, owner))
                 if ownership < known or (ownership == known and owner != whose):
