@@ -1,9 +1,11 @@
 """Tools to test code that uses tarry, and tarry itself. Nothing in `tarry` imports this package.
 
 Virtual time (`run_virtual`): hours in milliseconds, the same way again for the same seed. A scripted log
-(`ScriptedBroker`): a real one that is slow, refuses, or loses requests and replies when the test wants it to.
+(`ScriptedBroker`): a real one that is slow, refuses, or loses requests and replies when the test wants it to. A faulty
+log (`FaultyLog`, `FaultLayer`): the same by chance, on a machine that crashes and a network that is cut.
 """
 
+from tarry.testing.faults import FaultKind, FaultLayer, Faults, FaultyLog
 from tarry.testing.scripted import (
     Action,
     Call,
@@ -29,6 +31,10 @@ __all__ = [
     "Call",
     "CarryOut",
     "Deadlock",
+    "FaultKind",
+    "FaultLayer",
+    "Faults",
+    "FaultyLog",
     "Operation",
     "Rule",
     "Script",

@@ -14,11 +14,11 @@ the wrapped broker's; virtual time (`virtual_time`).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import anyio
 import anyio.lowlevel
@@ -39,6 +39,7 @@ from tarry.abc import (
 from tarry.config import TopicOptions
 from tarry.errors import OutcomeUnknown, TarryError, UsageError
 from tarry.types import (
+    GroupInfo,
     HistoryId,
     Offset,
     Ownership,
@@ -56,7 +57,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 BrokerOperation = Literal[
-    "create_topic", "delete_topic", "describe_topic", "list_topics", "append", "open_session", "aclose"
+    "create_topic",
+    "delete_topic",
+    "describe_topic",
+    "list_topics",
+    "append",
+    "open_session",
+    "describe_group",
+    "list_groups",
+    "reset_group",
+    "aclose",
 ]
 SessionOperation = Literal[
     "changed", "route", "resolve", "wait_ready", "poll", "stored_offset", "store_offset", "release", "leave"
@@ -73,7 +83,7 @@ class Call:
     Args:
         arguments: by the names of the port's parameters, defaults included.
         session: the wrapped one, and whose it is (`identity`); None for calls of the broker.
-        at: the loop's time at which it began.
+        at, ended_at: the loop's time at which it began, and ended.
         reached: the wrapped broker was called; False for a call that was refused, got lost, or still waits.
         outcome: `open` until it ends; then `answered`, `failed` (see `error`) or `cancelled`.
         result: what the caller got.
@@ -89,6 +99,7 @@ class Call:
     outcome: Literal["open", "answered", "failed", "cancelled"] = "open"
     result: object = field(default=None, repr=False)
     error: Exception | None = None
+    ended_at: float | None = None
 
 
 CarryOut = Callable[[], Awaitable[Any]]
@@ -305,27 +316,31 @@ class Script:
         self._rules.append(rule)
         return rule
 
-    async def run(self, call: Call, carry_out: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, call: Call, carry_out: CarryOut) -> Any:
         """Take a call through the rules that apply to it, and write it down."""
         self.calls.append(call)
-        through: CarryOut = partial(_reach, call, carry_out)
+        through = carry_out
         for rule in reversed([rule for rule in self._rules if rule.takes(call)]):
             through = partial(rule.do, call, through)
         try:
-            result: T = await through()
+            result = await through()
         except Exception as error:
             call.outcome, call.error = "failed", error
             raise
         except BaseException:
             call.outcome = "cancelled"
             raise
-        call.outcome, call.result = "answered", result
-        return result
+        else:
+            call.outcome, call.result = "answered", result
+            return result
+        finally:
+            call.ended_at = anyio.current_time()
 
 
-async def _reach(call: Call, carry_out: Callable[[], Awaitable[T]]) -> T:
+async def _reach(wrapped: object, call: Call) -> Any:
+    """Bring a call to what is wrapped. Asked for only now: it may have been replaced while the call was on its way."""
     call.reached = True
-    return await carry_out()
+    return await getattr(wrapped, call.operation)(**call.arguments)
 
 
 # ------------------------------------------------------------------------------------------------ the two wrappers
@@ -354,7 +369,10 @@ class ScriptedBroker(Broker):
         self, operation: BrokerOperation, method: Callable[P, Awaitable[T]], *_: P.args, **arguments: P.kwargs
     ) -> T:
         call = Call(operation, arguments, None, None, anyio.current_time())
-        return await self.script.run(call, partial(method, **arguments))
+        return cast(T, await self.script.run(call, partial(self._carry_out, call)))
+
+    async def _carry_out(self, call: Call) -> Any:
+        return await _reach(self.wrapped, call)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -392,6 +410,18 @@ class ScriptedBroker(Broker):
         )
         return ScriptedSession(session, self.script, identity)
 
+    async def describe_group(self, name: str) -> GroupInfo:
+        """See the port."""
+        return await self._run("describe_group", self.wrapped.describe_group, name=name)
+
+    async def list_groups(self) -> Sequence[GroupInfo]:
+        """See the port."""
+        return await self._run("list_groups", self.wrapped.list_groups)
+
+    async def reset_group(self, name: str, offsets: Mapping[TopicPartition, Offset | None]) -> None:
+        """See the port."""
+        await self._run("reset_group", self.wrapped.reset_group, name=name, offsets=offsets)
+
     async def aclose(self) -> None:
         """See the port."""
         await self._run("aclose", self.wrapped.aclose)
@@ -409,7 +439,10 @@ class ScriptedSession(Session):
         self, operation: SessionOperation, method: Callable[P, Awaitable[T]], *_: P.args, **arguments: P.kwargs
     ) -> T:
         call = Call(operation, arguments, self.wrapped, self.identity, anyio.current_time())
-        return await self.script.run(call, partial(method, **arguments))
+        return cast(T, await self.script.run(call, partial(self._carry_out, call)))
+
+    async def _carry_out(self, call: Call) -> Any:
+        return await _reach(self.wrapped, call)
 
     @property
     def assignment(self) -> Assignment:

@@ -1,0 +1,446 @@
+"""The fault layer: without faults it is transparent; each fault does what it says, to the log and to the sender."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from tarry import AutoCommit, PollOptions
+from tarry._wire.batch import encode_record, seal
+from tarry.abc import Broker, ConsumerIdentity, FetchTarget, Leader, PollReply, Session
+from tarry.brokers.local.host import open_store
+from tarry.brokers.local.store_memory import MemoryStore
+from tarry.client import Client
+from tarry.config import LogOptions, TopicOptions
+from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, TopicNotFound
+from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, lose_reply, run_virtual
+from tarry.types import Offset, Ownership, Position, Receipt, TopicPartition
+from tests.marks import rule
+from tests.unit.consumer.rig import places, settled, start
+from tests.virtual import virtual
+
+P0 = TopicPartition("t", 0)
+LEADER = Leader("local")
+IDENTITY = ConsumerIdentity("billing")
+GRACE = 3.0
+
+
+class Rig:
+    """A log with one topic of one partition, one connection to it, and one session."""
+
+    def __init__(self, log: FaultyLog, layer: FaultLayer, session: Session) -> None:
+        self.log = log
+        self.layer = layer
+        self.session = session
+
+    async def append(self, count: int = 1) -> Receipt:
+        return await append(self.layer, count)
+
+    async def poll(self, *, max_wait: float = 0.0, at: int = 0) -> PollReply:
+        target = FetchTarget(P0, Position(at))
+        return await self.session.poll(LEADER, [target], count=100, max_bytes=100_000, max_wait=max_wait)
+
+    async def store(self, offset: int) -> Offset | None:
+        return await self.session.store_offset(P0, Offset(offset), ownership=Ownership(0))
+
+    async def stored(self) -> Offset | None:
+        return await self.session.stored_offset(P0)
+
+    @property
+    def end(self) -> int:
+        return self.log.pump._find(P0).log_end
+
+
+async def append(broker: Broker, count: int = 1) -> Receipt:
+    now = VirtualClock().wall_ms()
+    values = [encode_record(b"%d" % number, None, (), now) for number in range(count)]
+    return await broker.append(P0, seal(values, [now] * count))
+
+
+@asynccontextmanager
+async def opened(seed: int = 0) -> AsyncGenerator[Rig]:
+    """Everything is set up without faults."""
+    async with FaultyLog(seed=seed) as log:
+        layer = FaultLayer(log)
+        await layer.create_topic("t", TopicOptions(), exist_ok=False)
+        yield Rig(log, layer, await layer.open_session(IDENTITY, ["t"], []))
+
+
+async def ended(work: Callable[[], Awaitable[object]]) -> tuple[object, float]:
+    """The answer of a call, or the class of its error, and how long it took."""
+    began = anyio.current_time()
+    answer: object
+    try:
+        answer = await work()
+    except TarryError as error:
+        answer = type(error)
+    return answer, anyio.current_time() - began
+
+
+# -------------------------------------------------------------------------------------------------- transparency
+
+
+async def tell(client: Client) -> list[object]:
+    """A short story with a client; everything that can be seen of it, but for wall time."""
+    seen: list[object] = [await client.create_topic("t", 2)]
+    async with client.producer("t") as producer:
+        seen += [await producer.send(b"%d" % number, key=b"%d" % number) for number in range(20)]
+    async with client.consumer("t", name="billing", commit=AutoCommit.finished(0.5), poll=PollOptions(count=3)) as one:
+        for _ in range(7):
+            seen += [places([await anext(one)]), anyio.current_time()]
+            await anyio.sleep(0.2)
+        seen += [places(await one.poll(max_wait=1.0)), await one.lag(), anyio.current_time()]
+        with pytest.raises(TopicNotFound) as refused:
+            await client.delete_topic("u")
+        seen += [str(refused.value), await one.shutdown()]
+    return seen
+
+
+async def tell_plainly() -> list[object]:
+    clock = VirtualClock()
+
+    async def open_plain(start_soon: Callable[[Callable[[], Awaitable[None]]], None]) -> Broker:
+        return await open_store(start_soon, MemoryStore(clock), LogOptions(), clock)
+
+    async with Client(open_plain) as client:
+        return await tell(client)
+
+
+async def tell_through_a_layer(script: Script) -> list[object]:
+    async with FaultyLog() as log:
+        layer = FaultLayer(log, script)
+        async with layer.client() as client:
+            seen = await tell(client)
+        assert not log.counts
+    return seen
+
+
+@pytest.mark.parametrize(("backend", "seed"), [("asyncio", 0), ("trio", 0), ("trio", 1), ("trio", 2)])
+def test_without_faults_it_is_transparent(backend: Backend, seed: int) -> None:
+    script = Script()
+    plain = run_virtual(tell_plainly, backend=backend, seed=seed)
+    assert run_virtual(tell_through_a_layer, script, backend=backend, seed=seed) == plain
+    assert {call.operation for call in script.calls} > {"append", "open_session", "poll", "store_offset", "leave"}
+    assert all(call.outcome != "open" for call in script.calls)
+
+
+@virtual()
+async def test_a_cancel_withdraws_what_is_parked_at_once():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        waiting = start(tasks, lambda: rig.poll(max_wait=30))
+        await settled()
+        assert rig.log.pump.parked == 1
+        await waiting.cancel()
+        assert rig.log.pump.parked == 0
+
+
+# ---------------------------------------------------------------------------------------- late, lost and refused
+
+Ask = Callable[[Rig], Awaitable[object]]
+READS: dict[str, tuple[Ask, float]] = {
+    "poll": (lambda rig: rig.poll(), 0.0),
+    "deferred poll": (lambda rig: rig.poll(max_wait=5), 5.0),
+    "wait_ready": (lambda rig: rig.session.wait_ready(LEADER, [FetchTarget(P0, Position(0))], max_wait=5), 5.0),
+    "stored_offset": (lambda rig: rig.stored(), 0.0),
+    "resolve": (lambda rig: rig.session.resolve(P0, Position(0)), 0.0),
+    "describe_topic": (lambda rig: rig.layer.describe_topic("t"), 0.0),
+}
+CHANGES: dict[str, Ask] = {
+    "append": lambda rig: rig.append(),
+    "store_offset": lambda rig: rig.store(0),
+    "create_topic": lambda rig: rig.layer.create_topic("u", TopicOptions(), exist_ok=True),
+    "delete_topic": lambda rig: rig.layer.delete_topic("t"),
+    "open_session": lambda rig: rig.layer.open_session(IDENTITY, ["t"], []),
+    "leave": lambda rig: rig.session.leave(),
+}
+LOSSES = {"request": Faults(lose_request=1.0, grace=GRACE), "reply": Faults(lose_reply=1.0, grace=GRACE)}
+
+
+@rule("C4")
+@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("read", READS)
+@virtual()
+async def test_a_read_without_an_answer_ends_some_seconds_after_its_wait(read: str, lost: str):
+    ask, wait = READS[read]
+    async with opened() as rig:
+        rig.log.faults = LOSSES[lost]
+        assert await ended(lambda: ask(rig)) == (LogUnavailable, wait + GRACE)
+        assert rig.log.counts == {f"lose_{lost}": 1}
+        rig.log.faults = Faults()
+        assert not isinstance((await ended(lambda: ask(rig)))[0], type)
+
+
+@rule("C4")
+@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("change", CHANGES)
+@virtual()
+async def test_a_change_without_an_answer_has_an_unknown_outcome(change: str, lost: str):
+    async with opened() as rig:
+        await rig.append()
+        rig.log.faults = LOSSES[lost]
+        assert await ended(lambda: CHANGES[change](rig)) == (OutcomeUnknown, GRACE)
+
+
+@pytest.mark.parametrize(("lost", "applied"), [("request", False), ("reply", True)])
+@virtual()
+async def test_a_lost_request_changes_nothing_and_a_lost_reply_has_changed_it(lost: str, applied: bool):
+    async with opened() as rig:
+        rig.log.faults = LOSSES[lost]
+        for change in (lambda: rig.append(3), lambda: rig.store(0)):
+            with pytest.raises(OutcomeUnknown):
+                await change()
+        rig.log.faults = Faults()
+        assert rig.end == (3 if applied else 0)
+        assert await rig.stored() == (0 if applied else None)
+
+
+@virtual()
+async def test_a_mistake_of_the_caller_is_no_answer_and_never_lost():
+    async with opened() as rig:
+        rig.log.faults = LOSSES["reply"]
+        with pytest.raises(ValueError, match="targets"):
+            await rig.session.poll(LEADER, [], count=1, max_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"), [(Faults(not_accepted=1.0), NotAccepted), (Faults(capacity=1.0), CapacityExceeded)]
+)
+@virtual()
+async def test_a_refused_request_is_answered_at_once_and_changes_nothing(faults: Faults, error: type[TarryError]):
+    async with opened() as rig:
+        rig.log.faults = faults
+        for ask in (rig.append, lambda: rig.store(0), lambda: rig.poll(max_wait=5)):
+            assert await ended(ask) == (error, 0.0)
+        assert (rig.end, rig.log.pump.parked) == (0, 0)
+
+
+@virtual(seeds=5)
+async def test_requests_that_are_late_overtake_each_other(seed: int):
+    async with opened(seed) as rig, anyio.create_task_group() as tasks:
+        rig.log.faults = Faults(delay=1.0, latency=0.5)
+        sent = [start(tasks, rig.append) for _ in range(10)]
+        for append in sent:
+            await append.done.wait()
+        assert anyio.current_time() <= 1.0
+        offsets = [append.result.offset for append in sent]
+        assert sorted(offsets) == list(range(10)) != offsets
+        assert rig.log.counts == {"delay": 20}
+
+
+@virtual()
+async def test_an_answer_that_comes_too_late_does_not_come():
+    async with opened() as rig:
+        rig.log.faults = Faults(delay=1.0, latency=100.0, grace=GRACE)
+        lasted = [(await ended(rig.append)) for _ in range(20)]
+        late = [time for answer, time in lasted if answer is OutcomeUnknown]
+        assert late
+        assert all(time == pytest.approx(GRACE) for time in late)
+
+
+@virtual()
+async def test_a_script_acts_before_the_network_does():
+    async with opened() as rig:
+        rig.layer.script.on("append", do=lose_reply(after=1.0))
+        assert await ended(rig.append) == (OutcomeUnknown, 1.0)
+        assert rig.end == 1
+        assert not rig.log.counts
+
+
+# ------------------------------------------------------------------------------------------------------------ cuts
+
+
+@virtual()
+async def test_a_split_swallows_what_is_out_and_what_is_sent_until_somebody_gives_up():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        rig.log.faults = Faults(grace=GRACE)
+        waiting = start(tasks, lambda: ended(lambda: rig.poll(max_wait=5)))
+        await settled()
+        rig.layer.split()
+        sent = start(tasks, lambda: ended(rig.append))
+        other = FaultLayer(rig.log)
+        await append(other)  # the log goes on alone; its answer to the poll goes nowhere
+        await anyio.sleep(20)
+        assert waiting.result == (LogUnavailable, 5 + GRACE)
+        assert sent.result == (OutcomeUnknown, GRACE)
+        assert rig.end == 1
+
+
+@virtual()
+async def test_who_waits_is_told_when_a_split_heals_and_what_the_log_kept_is_withdrawn():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        waiting = start(tasks, lambda: ended(lambda: rig.poll(max_wait=25)))
+        given_up = start(tasks, lambda: rig.poll(max_wait=25))
+        await settled()
+        rig.layer.split()
+        await given_up.cancel()
+        assert rig.log.pump.parked == 2  # the log knows nothing of the cancel
+        await anyio.sleep(2)
+        rig.layer.heal()
+        assert rig.log.pump.parked == 1
+        await waiting.done.wait()
+        assert waiting.result == (LogUnavailable, 2.0)
+        assert rig.log.pump.parked == 0
+        assert await ended(rig.append) == (Receipt("t", 0, Offset(0)), 0.0)
+
+
+@virtual()
+async def test_a_connection_that_is_cut_says_no_sign_of_life():
+    touched: list[float] = []
+    async with opened() as rig:
+        session: Any = rig.session
+        session.wrapped.touch = lambda: touched.append(anyio.current_time())
+        rig.session.touch()
+        rig.layer.split()
+        rig.session.touch()
+        rig.layer.heal()
+        await anyio.sleep(1)
+        rig.session.touch()
+    assert touched == [0.0, 1.0]
+
+
+@virtual()
+async def test_of_a_killed_client_nothing_arrives_any_more():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        waiting = start(tasks, lambda: rig.poll(max_wait=25))
+        await settled()
+        rig.layer.kill()
+        rig.layer.heal()
+        for ask in (rig.append, rig.session.leave):
+            assert await ended(ask) == (OutcomeUnknown, 0.0)
+        await waiting.cancel()
+        await rig.layer.aclose()
+        assert (rig.end, rig.log.pump.parked) == (0, 0)
+        assert rig.log.counts == {"kill": 1}
+
+
+# --------------------------------------------------------------------------------------------------------- crashes
+
+
+@virtual()
+async def test_writes_become_durable_together_after_a_while():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        await rig.append()
+        rig.log.faults = Faults(sync_latency=0.5)
+        first = start(tasks, lambda: ended(rig.append))
+        second = start(tasks, lambda: ended(lambda: rig.store(0)))
+        await settled()
+        assert (rig.end, await rig.stored()) == (1, None)
+        await first.done.wait()
+        await settled()
+        assert 0 < first.result[1] <= 0.5
+        assert second.result[1] == first.result[1]
+        assert rig.log.counts == {"slow_sync": 1}
+
+
+@virtual()
+async def test_a_crash_drops_what_is_not_durable_and_its_senders_cannot_know():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        await rig.append(2)
+        await rig.store(0)
+        rig.log.faults = Faults(sync_latency=0.5)
+        asks: list[Callable[[], Awaitable[object]]] = [
+            rig.append,
+            lambda: rig.store(1),
+            lambda: rig.poll(max_wait=5, at=2),
+        ]
+        asked = [start(tasks, partial(ended, ask)) for ask in asks]
+        await settled()
+        rig.log.crash()
+        await settled()
+        assert [work.result for work in asked] == [(OutcomeUnknown, 0.0), (OutcomeUnknown, 0.0), (LogUnavailable, 0.0)]
+        assert not rig.log.is_up
+        for ask in (rig.append, rig.stored, rig.layer.list_topics):
+            assert await ended(ask) == (LogUnavailable, 0.0)
+        rig.log.restart()
+        assert (rig.end, await rig.stored()) == (2, 0)
+        assert rig.log.counts["crash"] == 1
+
+
+@virtual()
+async def test_a_session_goes_on_after_a_crash_and_wakes_there():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        rig.log.crash()
+        rig.log.crash()
+        rig.log.restart()
+        rig.log.restart()
+        waiting = start(tasks, lambda: rig.poll(max_wait=5))
+        await settled()
+        await rig.append()
+        await waiting.done.wait()
+        assert waiting.result.targets[0].runs[0].count == 1
+        await rig.session.leave()
+        rig.log.crash()
+        rig.log.restart()
+        with pytest.raises(TarryError):
+            await rig.stored()
+
+
+@virtual()
+async def test_an_answer_on_its_way_is_lost_in_a_crash():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        rig.log.faults = Faults(delay=1.0, latency=0.9)
+        sent = start(tasks, rig.append)
+        await anyio.sleep(0.95)
+        assert rig.end == 1
+        rig.log.crash()
+        rig.log.restart()
+        await sent.done.wait()
+        assert isinstance(sent.error, OutcomeUnknown)
+        assert rig.end == 1
+
+
+@virtual()
+async def test_timers_of_the_log_go_on_after_a_crash():
+    async with opened() as rig:
+        rig.log.crash()
+        rig.log.restart()
+        reply, lasted = await ended(lambda: rig.poll(max_wait=5))
+        assert isinstance(reply, PollReply)
+        assert lasted == 5.0
+
+
+# ------------------------------------------------------------------------------------------------ seeds and limits
+
+
+async def history(seed: int) -> list[object]:
+    """Answers and times of some requests under many faults."""
+    seen: list[object] = []
+    async with opened(seed) as rig:
+        rig.log.faults = Faults(
+            delay=0.5, lose_request=0.1, lose_reply=0.1, not_accepted=0.1, capacity=0.1, sync_latency=0.1, grace=1.0
+        )
+        for _ in range(30):
+            seen += [*await ended(rig.append), *await ended(lambda: rig.poll(max_wait=1, at=rig.end))]
+        seen.append(dict(rig.log.counts))
+    return [item for item in seen if not isinstance(item, PollReply)]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_equal_seeds_give_equal_histories(backend: Backend) -> None:
+    first, again, other = (run_virtual(history, seed, backend=backend) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@virtual()
+async def test_faults_are_reported_when_they_happen_with_the_call():
+    seen: list[tuple[str, str | None]] = []
+    async with FaultyLog(observe=lambda kind, call: seen.append((kind, call.operation if call else None))) as log:
+        layer = FaultLayer(log)
+        log.faults = Faults(not_accepted=1.0)
+        with pytest.raises(NotAccepted):
+            await layer.list_topics()
+        log.crash()
+    assert seen == [("not_accepted", "list_topics"), ("crash", None)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"delay": 1.1}, {"lose_reply": -0.1}, {"lose_request": 0.6, "capacity": 0.5}, {"latency": -1.0}]
+)
+def test_shares_and_times_that_cannot_be_are_refused(wrong: dict[str, float]):
+    with pytest.raises(ValueError, match=r"between 0 and 1|not negative"):
+        Faults(**wrong)
