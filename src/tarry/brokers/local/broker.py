@@ -16,7 +16,7 @@ from tarry._runtime.bridge import Port
 from tarry.brokers.local.probes import Limits, Member
 from tarry.brokers.local.pump import Pump
 from tarry.config import TopicOptions
-from tarry.errors import FeatureUnavailable, LogUnavailable
+from tarry.errors import FeatureUnavailable, LogUnavailable, OutcomeUnknown
 from tarry.types import (
     HistoryId,
     Offset,
@@ -36,7 +36,7 @@ LEADER = abc.Leader("local")
 class LocalBroker:
     """See `abc.Broker`. `close` gives back what the pump runs in."""
 
-    capabilities = abc.Capabilities(groups=False, timestamps=True, idempotent_append=True, commit_on_poll="none")
+    capabilities = abc.Capabilities(groups=False, timestamps=True, idempotent_append=True, commit_on_poll="atomic")
 
     def __init__(self, pump: Pump, port: Port, close: Callable[[], Awaitable[None]]) -> None:
         self._pump = pump
@@ -168,10 +168,8 @@ class LocalSession:
         commit: bool = False,
     ) -> abc.PollReply:
         """See `abc.Session`."""
-        if commit:
-            raise FeatureUnavailable("commit-on-poll is not there yet; use AutoCommit.finished()")
-        with _given_up_after(max_wait):
-            limits = Limits(count, max_bytes, min_count, max_wait)
+        with _given_up_after(max_wait, commits=commit):
+            limits = Limits(count, max_bytes, min_count, max_wait, commit)
             answer = await self._port.ask(self._pump.poll, self._member, targets, limits)
         return cast(abc.PollReply, answer)
 
@@ -189,7 +187,9 @@ class LocalSession:
         lower: bool = False,
     ) -> Offset | None:
         """See `abc.Session`."""
-        answer = await self._port.ask(self._pump.store_offset, self._member, partition, offset, history, lower)
+        answer = await self._port.ask(
+            self._pump.store_offset, self._member, partition, offset, ownership, history, lower
+        )
         return cast("Offset | None", answer)
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
@@ -209,12 +209,16 @@ class LocalSession:
 
 
 @contextmanager
-def _given_up_after(max_wait: float) -> Generator[None]:
-    """Raise `LogUnavailable` when the log has not answered 10 s after the end of a wait (C4)."""
+def _given_up_after(max_wait: float, *, commits: bool = False) -> Generator[None]:
+    """Raise when the log has not answered 10 s after the end of a wait (C4).
+
+    `LogUnavailable`, or `OutcomeUnknown` for a request that commits.
+    """
     limit = max_wait + abc.REQUEST_GRACE
     with anyio.move_on_after(limit) as scope:
         yield
     if scope.cancelled_caught:
-        raise LogUnavailable(
-            f"the log did not answer within {limit:g} s (wait and {abc.REQUEST_GRACE:g} s); nothing was read"
-        )
+        silence = f"the log did not answer within {limit:g} s (wait and {abc.REQUEST_GRACE:g} s)"
+        if commits:
+            raise OutcomeUnknown(f"{silence}; what it read may or may not have been stored as read")
+        raise LogUnavailable(f"{silence}; nothing was read")

@@ -1,25 +1,38 @@
-"""Requests that wait at an embedded log: polls and readiness waits, from admission to answer (S3-S31, S52-S57).
+"""Requests that wait at an embedded log: polls and readiness waits, from admission to answer (S3-S31, S47-S57, S74).
 
 A wake carries no data: whoever is woken is probed again, which validates and reads afresh (S22), so a cancel loses
 nothing. Every request is answered exactly once unless it is withdrawn.
+
+A committing poll reads like any other. What it would answer is validated once more, then its last offset goes to the
+store, and the answer follows when that is durable (S50). Until the store has it nothing is applied; from then on only
+the store knows, so whoever ends the request then says `OutcomeUnknown`.
 
 Not here: what one request is (`probes`), thresholds (`_core.waiters`), what a wait has gathered (`_core.readiness`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 
 from tarry import abc
 from tarry._core.readiness import Gatherers, Wait
 from tarry._core.waiters import Full, Parked, Threshold, Waiters
 from tarry._wire.batch import RUN_OVERHEAD, reply_limit
-from tarry.brokers.local.probes import Limits, Member, Probe, Reply, Target
+from tarry.brokers.local.probes import Fence, Limits, Member, Probe, Reply, Target
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import COUNT_MAX
-from tarry.errors import CapacityExceeded, ConfigError, NotAMember, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.types import Position, Start, StartKind
+from tarry.errors import (
+    CapacityExceeded,
+    ConfigError,
+    NotAccepted,
+    NotAMember,
+    OutcomeUnknown,
+    StaleAssignment,
+    TarryError,
+    TopicNotFound,
+)
+from tarry.types import Offset, Position, Start, StartKind, TopicPartition
 
 SWEEP_TARGETS = 64
 """Targets that the safety net looks at per second (S25 as overruled)."""
@@ -29,7 +42,10 @@ NEVER = 1 << 62
 
 
 class Polls:
-    """See the module. `alarm(deadline)` is called when an earlier deadline than before may have been added."""
+    """See the module. `alarm(deadline)` is called when an earlier deadline than before may have been added.
+
+    `fence` says whether a member of a group owns what it asks for; whoever takes ownership away calls `look_again`.
+    """
 
     def __init__(
         self,
@@ -40,6 +56,7 @@ class Polls:
         max_wait: float,
         alarm: Callable[[float], None],
         waiters: Waiters,
+        fence: Fence,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -47,6 +64,7 @@ class Polls:
         self._max_wait = max_wait
         self._alarm = alarm
         self._waiters = waiters
+        self.fence = fence
         self._gatherers = Gatherers()
         self._probes: dict[Reply, Probe] = {}
         self._sweep_at: float | None = None
@@ -75,21 +93,21 @@ class Polls:
             self._sweep()
 
     def cancel(self, call: Reply) -> None:
-        """Withdraw a request (S6-S9): parked or reading, it is gone."""
+        """Withdraw a request (S6-S9): parked or reading, it is gone; a commit that was handed over may be applied."""
         probe = self._probes.get(call)
         if probe is not None:
-            self._finish(probe)
+            self._withdraw(probe)
 
     def leave(self, member: Member) -> None:
         """Withdraw and tell everything that a session has waiting (S15)."""
         for call in list(member.calls):
-            self.cancel(call)
-            call.reply(NotAMember("the session has left; open a new consumer"))
+            self._end(self._probes[call], NotAMember("the session has left; open a new consumer"))
 
     def fail(self, error: TarryError) -> None:
-        """End every request."""
+        """End every request, but for those whose commit is with the store: it answers them before it is gone."""
         for probe in list(self._probes.values()):
-            self._reply(probe, own(error))
+            if probe.ticket is None:
+                self._reply(probe, own(error))
 
     # -------------------------------------------------------------------------------------------- admission
 
@@ -139,25 +157,36 @@ class Polls:
             index += 1
             try:
                 part = self._view.find(spec.partition)
-            except TopicNotFound as error:
+                if not isinstance(spec.at, Start):
+                    fresh = spec.history is not None and spec.history != part.history
+                    probe.targets.append(Target(spec, part, spec.at, fresh))
+                    continue
+                if probe.member.fenced:
+                    self._check_owner(probe, spec)
+                if spec.at.kind is StartKind.TIMESTAMP:
+                    self._find_time(probe, spec, part, index)
+                    return
+                probe.targets.append(self._started(probe, spec, part, spec.at))
+            except (TopicNotFound, StaleAssignment) as error:
                 self._reply(probe, error if probe.wait is None else (abc.Ready(spec.partition, 0, 0),))
                 return
-            if not isinstance(spec.at, Start):
-                fresh = spec.history is not None and spec.history != part.history
-                probe.targets.append(Target(spec, part, spec.at, fresh))
-                continue
-            if spec.at.kind is StartKind.TIMESTAMP:
-                assert spec.at.value is not None
-                if self._park_reading(probe):
-                    self._store.find_time(part.id, spec.at.value, partial(self._placed, probe, spec, part, index))
-                return
-            try:
-                position = part.place(spec.at, probe.member.identity)
-            except OffsetOutOfRange as error:
+            except TarryError as error:
                 self._reply(probe, error)
                 return
-            probe.targets.append(Target(spec, part, position, fresh_history=False))
         self._probe(probe)
+
+    def _started(self, probe: Probe, spec: abc.FetchTarget, part: Partition, start: Start) -> Target:
+        """A target at a start; one at `Start.next()` that commits remembers what that start was made of (S47)."""
+        target = Target(spec, part, part.place(start, probe.member.identity))
+        if probe.limits.commit and start.kind is StartKind.NEXT:
+            target.expected = abc.Expected(part.stored.get(probe.member.key))
+        return target
+
+    def _find_time(self, probe: Probe, spec: abc.FetchTarget, part: Partition, index: int) -> None:
+        assert isinstance(spec.at, Start)
+        assert spec.at.value is not None
+        if self._park_until_answered(probe):
+            self._store.find_time(part.id, spec.at.value, partial(self._placed, probe, spec, part, index))
 
     def _placed(
         self, probe: Probe, spec: abc.FetchTarget, part: Partition, index: int, answer: Position | TarryError
@@ -168,7 +197,7 @@ class Polls:
         if isinstance(answer, TarryError):
             self._reply(probe, answer)
             return
-        probe.targets.append(Target(spec, part, answer, fresh_history=False))
+        probe.targets.append(Target(spec, part, answer))
         self._place(probe, index)
 
     def _wait_until(self, max_wait: float) -> float:
@@ -192,14 +221,40 @@ class Polls:
     def _validate(self, probe: Probe) -> None:
         """Session, partitions and positions still hold (S22, S24); the caller once, not once per target (S55)."""
         self.check_member(probe.member)
+        fenced = probe.member.fenced
         for target in probe.targets:
             if self._view.is_gone(target.part):
                 if probe.wait is not None:
-                    target.fresh_history = True
+                    target.is_void = True
                     continue
                 raise TopicNotFound(f"topic {target.part.at.topic!r} was deleted while a request waited for it")
-            if target.asked > target.part.log_end and not target.fresh_history:
+            if fenced:
+                self._check_target(probe, target)
+            if target.asked > target.part.log_end and not target.is_void:
                 raise target.part.beyond(target.asked)
+        if probe.limits.commit:
+            self._check_start(probe)
+
+    def _check_target(self, probe: Probe, target: Target) -> None:
+        try:
+            self._check_owner(probe, target.spec)
+        except StaleAssignment:
+            if probe.wait is None:
+                raise
+            target.is_void = True
+
+    def _check_owner(self, probe: Probe, spec: abc.FetchTarget) -> None:
+        self.fence(probe.member, spec.partition, spec.ownership, storing=False)
+
+    def _check_start(self, probe: Probe) -> None:
+        """What a committing poll at `Start.next()` started from is still stored; its start is never moved (S47-S49)."""
+        for target in probe.targets:
+            stored = target.part.stored.get(probe.member.key)
+            if target.expected is not None and target.expected.offset != stored:
+                raise NotAccepted(
+                    f"the stored offset of {target.part.at} is {stored} and not {target.expected.offset} any more, so "
+                    "Start.next() lies elsewhere; nothing was applied, ask again"
+                )
 
     # -- polls
 
@@ -228,7 +283,7 @@ class Polls:
 
     def _read_disk(self, probe: Probe, index: int, query: abc.Query, left: tuple[int, int, bool]) -> None:
         """Read later, in a worker; until then only the request deadline ends the request (S29)."""
-        if self._park_reading(probe):
+        if self._park_until_answered(probe):
             self._store.read_disk(query, partial(self._disk_read, probe, index, left))
 
     def _disk_read(
@@ -252,15 +307,15 @@ class Polls:
     def _judge(self, probe: Probe) -> None:
         """Enough, or the wait is over: answer. Otherwise park for what is still missing (S16, S17, S23)."""
         if self._clock.now() >= probe.wait_until:
-            self._reply(probe, probe.reply())
+            self._deliver(probe)
             return
         target, part = probe.targets[0], probe.targets[0].part
         count, size = sum(run.count for run in target.runs), sum(run.size for run in target.runs)
         limit = reply_limit(probe.limits.max_bytes)
         begin = target.runs[0].base if target.runs else target.begin
         behind = begin + count
-        if target.fresh_history or count >= probe.limits.min_count or size >= limit or behind < target.seen_end:
-            self._reply(probe, probe.reply())
+        if target.is_void or count >= probe.limits.min_count or size >= limit or behind < target.seen_end:
+            self._deliver(probe)
             return
         seen_bytes = part.visible_bytes if behind == part.log_end else target.seen_bytes
         threshold = Threshold(part.id, begin + probe.limits.min_count, seen_bytes - size + limit)
@@ -270,13 +325,43 @@ class Polls:
             target.runs = ()
             self._park(probe, (threshold,))
 
+    # -- commits
+
+    def _deliver(self, probe: Probe) -> None:
+        """Answer a poll with what was read; a committing one that read something when that is stored (S50)."""
+        if probe.limits.commit and probe.targets[0].runs:
+            self._commit(probe, probe.targets[0])
+        else:
+            self._reply(probe, probe.reply())
+
+    def _commit(self, probe: Probe, target: Target) -> None:
+        """Validate for the last time, then store the last offset of the reply (S22, S50, S74)."""
+        end = target.runs[-1].end
+        try:
+            self._validate(probe)
+            if end > target.part.log_end:
+                raise NotAccepted(f"{target.part.at} changed while it was read; nothing was applied, ask again")
+        except TarryError as error:
+            self._reply(probe, error)
+            return
+        if self._park_until_answered(probe):
+            job = abc.StoreOffset(target.part.id, probe.member.key, Offset(end - 1), expected=target.expected)
+            probe.ticket = self._store.submit(job, partial(self._stored, probe, target))
+
+    def _stored(self, probe: Probe, target: Target, result: abc.JobResult | TarryError) -> None:
+        """The fate of a commit is known. Whoever asked may be gone; what is stored is stored."""
+        if isinstance(result, abc.Stored):
+            target.part.note(probe.member.key, result)
+        if probe.call in self._probes:
+            self._reply(probe, result if isinstance(result, TarryError) else probe.reply())
+
     # -- readiness waits
 
     def _probe_wait(self, probe: Probe, wait: Wait) -> None:
         self._gatherers.remove(wait)
         wait.starts = {target.part.id: target.begin for target in probe.targets}
         for target in probe.targets:
-            if target.fresh_history:
+            if target.is_void:
                 self._reply(probe, (abc.Ready(target.spec.partition, 0, 0),))
                 return
             self._see(wait, target.part, target.begin)
@@ -329,12 +414,34 @@ class Polls:
         """Messages went. A poll that had counted on them notices at its next look; an accumulating wait is told now."""
         self._gatherers.trimmed(part.id, part.log_start, part.log_end, part.size)
 
-    def look_again(self, part: Partition) -> None:
-        """Probe everybody who names a partition (S24)."""
+    def changed(self, part: Partition) -> None:
+        """The history of a partition changed or ended: probe everybody who names it (S24)."""
         for parked in self._waiters.changed(part.id):
             probe = _probe_of(parked.record)
             probe.parked = None
             self._probe(probe)
+
+    def look_again(self, member: Member, partitions: Container[TopicPartition]) -> None:
+        """A member lost partitions: what it has waiting for them ends at once, unless the fence lets it pass.
+
+        A commit that the store has not begun is withdrawn; one that it has stands, and is answered (C36).
+        """
+        for probe in [self._probes[call] for call in member.calls]:
+            if not any(spec.partition in partitions for spec in probe.specs):
+                continue
+            if probe.parked is not None and probe.parked.thresholds:
+                self._unpark(probe)
+                self._probe(probe)
+            else:
+                self._check_again(probe)
+
+    def _check_again(self, probe: Probe) -> None:
+        """End a request that reads or commits if it does not hold any more; else what it waits for goes on."""
+        try:
+            self._validate(probe)
+        except TarryError as error:
+            if probe.ticket is None or self._store.withdraw(probe.ticket):
+                self._reply(probe, error)
 
     def _timed_out(self, parked: Parked) -> None:
         probe = _probe_of(parked.record)
@@ -342,10 +449,11 @@ class Polls:
         if parked.thresholds:
             self._probe(probe)
             return
-        self._reply(
+        what = "disk read" if probe.ticket is None else "commit"
+        self._end(
             probe,
             CapacityExceeded(
-                f"the disk read for this request did not end within {abc.REQUEST_GRACE:g} s after its wait; "
+                f"the {what} for this request did not end within {abc.REQUEST_GRACE:g} s after its wait; "
                 "nothing was applied, back off and ask again"
             ),
         )
@@ -353,7 +461,7 @@ class Polls:
     def _sweep(self) -> None:
         for parked, window in self._waiters.sweep(SWEEP_TARGETS):
             probe = _probe_of(parked.record)
-            if parked.alive and self._is_due(probe, window):
+            if parked.alive and probe.ticket is None and self._is_due(probe, window):
                 self._unpark(probe)
                 self._probe(probe)
 
@@ -372,8 +480,8 @@ class Polls:
         """Wait until a threshold is reached or the wait is over; False when there was no room, which is answered."""
         return self._park_until(probe, probe.wait_until, thresholds)
 
-    def _park_reading(self, probe: Probe) -> bool:
-        """Wait for the disk; what ends it otherwise is the request deadline (S29)."""
+    def _park_until_answered(self, probe: Probe) -> bool:
+        """Wait for the store; what ends it otherwise is the request deadline (S29)."""
         return self._park_until(probe, probe.wait_until + abc.REQUEST_GRACE, ())
 
     def _park_until(self, probe: Probe, deadline: float, thresholds: tuple[Threshold, ...]) -> bool:
@@ -400,6 +508,22 @@ class Polls:
     def _reply(self, probe: Probe, answer: abc.PollReply | tuple[abc.Ready, ...] | TarryError) -> None:
         self._finish(probe)
         probe.call.reply(answer)
+
+    def _end(self, probe: Probe, error: TarryError) -> None:
+        """End a request from outside, where nothing was applied; a commit that the store has may be."""
+        if self._withdraw(probe):
+            probe.call.reply(error)
+            return
+        unknown = OutcomeUnknown(
+            "this request ended while its commit was being written; what it read may or may not be stored as read"
+        )
+        unknown.__cause__ = error
+        probe.call.reply(unknown)
+
+    def _withdraw(self, probe: Probe) -> bool:
+        """Take a request out; False when its commit is being written."""
+        self._finish(probe)
+        return probe.ticket is None or self._store.withdraw(probe.ticket)
 
     def _finish(self, probe: Probe) -> None:
         self._unpark(probe)

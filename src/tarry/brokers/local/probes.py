@@ -15,8 +15,8 @@ from tarry._core.waiters import Parked
 from tarry._wire.batch import RUN_OVERHEAD
 from tarry.brokers.local.view import Partition
 from tarry.config import COUNT_MAX, WIRE_WAIT_MAX
-from tarry.errors import ConfigError, NotAMember
-from tarry.types import Position, Run
+from tarry.errors import ConfigError, NotAMember, UsageError
+from tarry.types import Ownership, Position, Run, TopicPartition
 
 
 class Reply(Protocol):
@@ -29,31 +29,74 @@ class Reply(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One open session: who it is, and its requests that are not answered yet."""
+    """One open session: who it is, and its requests that are not answered yet. `why`: what to say once it is over."""
 
     identity: abc.ConsumerIdentity
     open: bool = True
+    why: str = "the session has left; open a new consumer"
     calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
+    fenced: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fenced = self.identity.kind == "group"
 
     def check(self) -> None:
-        """Refuse a session that has left."""
+        """Refuse a session that is over."""
         if not self.open:
-            raise NotAMember("the session has left; open a new consumer")
+            raise self.refusal()
+
+    def refusal(self) -> NotAMember:
+        """What its requests get once it is over."""
+        return NotAMember(self.why)
+
+    @property
+    def key(self) -> str:
+        """What offsets are stored under; `UsageError` when there is nothing."""
+        key = self.identity.key
+        if key is None:
+            raise UsageError("this consumer has no name to store offsets under; pass name= to consumer()")
+        return key
+
+
+class Fence(Protocol):
+    """Whether a member of a group still owns a partition; asked for members of groups only (`Member.fenced`)."""
+
+    def __call__(self, member: Member, at: TopicPartition, ownership: Ownership, /, *, storing: bool) -> None:
+        """Return when it does.
+
+        Args:
+            storing: an offset store of finished messages, which a partition that is wanted back still takes.
+
+        Raises:
+            StaleAssignment: not owned, or under another ownership, or wanted back.
+            NotAMember: the session was evicted.
+        """
+        ...
+
+
+def no_fence(member: Member, at: TopicPartition, ownership: Ownership, *, storing: bool) -> None:
+    """Without groups everybody owns what it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request asks for."""
+    """What one request asks for. `commit`: store the last offset of the reply before it is answered."""
 
     count: int
     max_bytes: int
     min_count: int
     max_wait: float
+    commit: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Target:
     """One target of a probe: where it stands, and what was read for it so far.
+
+    `is_void`: the position means nothing any more. A poll answers the history that there is now, without reading; in a
+    wait the target counts as ready, so that a poll reports it.
+
+    `expected` is what was stored when a committing poll at `Start.next()` was admitted; its start never moves (S47).
 
     `seen_end` and `seen_bytes` are what was visible when its read began: a read that ends in front of `seen_end` was
     ended by a limit; what came later belongs to the next look (S27).
@@ -62,7 +105,8 @@ class Target:
     spec: abc.FetchTarget
     part: Partition
     asked: Position
-    fresh_history: bool
+    is_void: bool = False
+    expected: abc.Expected | None = None
     runs: tuple[Run, ...] = ()
     seen_end: int = 0
     seen_bytes: int = 0
@@ -75,7 +119,7 @@ class Target:
     @property
     def has_messages(self) -> bool:
         """Something is there to read."""
-        return not self.fresh_history and self.part.messages_from(self.asked) > 0
+        return not self.is_void and self.part.messages_from(self.asked) > 0
 
     def take(self, selection: abc.Selection, count: int, room: int, *, empty: bool) -> tuple[int, int, bool]:
         """Take what was read; return what is left of count and room, and whether the reply is still empty.
@@ -90,7 +134,7 @@ class Target:
 
     def reply(self) -> abc.TargetReply:
         """What the caller gets."""
-        part, at = self.part, self.asked if self.fresh_history else self.begin
+        part, at = self.part, self.asked if self.is_void else self.begin
         return abc.TargetReply(
             partition=self.spec.partition,
             asked=self.asked,
@@ -105,7 +149,11 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Probe:
-    """A request that wants an answer: a poll (`targets`) or a readiness wait (`wait`)."""
+    """A request that wants an answer: a poll (`targets`) or a readiness wait (`wait`).
+
+    `ticket` is the commit of a committing poll once the store has it: the request then ends with it, or is ended as one
+    whose outcome nobody knows.
+    """
 
     call: Reply
     member: Member
@@ -115,6 +163,7 @@ class Probe:
     targets: list[Target] = field(default_factory=list[Target])
     wait: Wait | None = None
     parked: Parked | None = None
+    ticket: object | None = None
 
     def check(self) -> None:
         """Refuse what a decoder would refuse (S4)."""
@@ -131,6 +180,10 @@ class Probe:
             raise ConfigError(f"max_bytes={limits.max_bytes}; at least 1 is needed")
         if self.wait is None and limits.max_wait > 0 and len(self.specs) != 1:
             raise ConfigError(f"a poll that waits takes one target, not {len(self.specs)}; use wait_ready for several")
+        if limits.commit:
+            if len(self.specs) != 1:
+                raise ConfigError(f"a poll that commits takes one target, not {len(self.specs)}")
+            _ = self.member.key  # refuses those who store nothing
 
     def reply(self) -> abc.PollReply:
         """What was read."""

@@ -16,10 +16,10 @@ from typing import Any
 from tarry import abc
 from tarry._core.waiters import Waiters
 from tarry.brokers.local.polls import Polls
-from tarry.brokers.local.probes import Limits, Member, Reply
+from tarry.brokers.local.probes import Fence, Limits, Member, Reply, no_fence
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import TopicOptions
-from tarry.errors import LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound, UsageError
+from tarry.errors import LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
 from tarry.types import (
     HistoryId,
     Offset,
@@ -35,7 +35,12 @@ from tarry.types import (
 
 
 class Pump:
-    """See the module. `alarm(deadline)` is called when an earlier deadline than before was added."""
+    """See the module.
+
+    Args:
+        alarm: called with a deadline when it is earlier than those before.
+        fence: whether a member of a group owns what it asks for (`probes.Fence`).
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Pump:
         retention_interval: float = 30.0,
         alarm: Callable[[float], None] = lambda _: None,
         waiters: Waiters | None = None,
+        fence: Fence = no_fence,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -60,6 +66,7 @@ class Pump:
             max_wait=max_wait,
             alarm=lambda deadline: self.alarm(deadline),  # noqa: PLW0108  # the driver sets it later
             waiters=Waiters() if waiters is None else waiters,
+            fence=fence,
         )
         self._jobs: dict[Reply, object] = {}
         self._requests = 0
@@ -176,12 +183,14 @@ class Pump:
         member: Member,
         at: TopicPartition,
         offset: Offset | None,
+        ownership: Ownership,
         history: HistoryId | None,
         lower: bool,  # noqa: FBT001  # posted
     ) -> None:
         """See `abc.Session`. Never lowers unless told to (C52, C56, I7)."""
         try:
-            part, identity = self._check_store(member, at, offset, history)
+            part, identity = self._check_store(member, at, ownership, history)
+            part.check_offset(offset)
         except TarryError as error:
             call.reply(error)
             return
@@ -195,16 +204,14 @@ class Pump:
         self._submit(call, abc.StoreOffset(part.id, identity, offset, lower), done)
 
     def _check_store(
-        self, member: Member, at: TopicPartition, offset: Offset | None, history: HistoryId | None
+        self, member: Member, at: TopicPartition, ownership: Ownership, history: HistoryId | None
     ) -> tuple[Partition, str]:
         self.polls.check_member(member)
-        part = self.view.find(at)
-        identity = member.identity.key
-        if identity is None:
-            raise UsageError("this consumer has no name to store offsets under; pass name= to consumer()")
+        part, identity = self.view.find(at), member.key
+        if member.fenced:
+            self.polls.fence(member, at, ownership, storing=True)
         if history is not None and history != part.history:
             raise StaleAssignment(f"{at} was deleted and created again; the offset belongs to the old history")
-        part.check_offset(offset)
         return part, identity
 
     def stored_offset(self, call: Reply, member: Member, at: TopicPartition) -> None:
@@ -311,7 +318,7 @@ class Pump:
                 self._add_topic(state)
                 continue
             for part in known:
-                self.polls.look_again(part)
+                self.polls.changed(part)
 
     def failed(self, error: TarryError) -> None:
         """The store is gone for good."""
@@ -326,7 +333,7 @@ class Pump:
 
     def _drop_topic(self, name: str) -> None:
         for part in self.view.drop(name):
-            self.polls.look_again(part)
+            self.polls.changed(part)
 
     def _plan_retention(self) -> None:
         """Retention by age needs a clock: a pass every interval, while any topic asks for it."""

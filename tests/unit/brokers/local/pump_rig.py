@@ -10,20 +10,21 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from tarry import abc
 from tarry._core.waiters import Waiters
 from tarry._wire.batch import encode_record, seal
-from tarry.brokers.local.probes import Limits, Member
+from tarry.brokers.local.probes import Fence, Limits, Member, no_fence
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import Partition
 from tarry.config import TopicOptions
-from tarry.errors import TarryError
+from tarry.errors import NotAMember, StaleAssignment, TarryError
 from tarry.types import (
     HistoryId,
     Offset,
+    Ownership,
     Position,
     ProducerStamp,
     Receipt,
@@ -108,16 +109,31 @@ class CountingStore(MemoryStore):
     """Counts what the pump asks for; with `cold` every read needs the disk and ends when the test says so.
 
     With `early` a disk read sees the log as it was when it was asked for, else as it is when it ends; a real one may do
-    either.
+    either. With `hold` jobs wait for `sync`; with `taken` nothing of what waits can be withdrawn any more, as when a
+    writer has it. `answer` stands in for what the store would say to an offset store.
     """
 
     def __init__(self, clock: abc.Clock, *, cold: bool = False, early: bool = False, hold: bool = False) -> None:
         super().__init__(clock, hold=hold)
         self.cold = cold
         self.early = early
+        self.taken = False
+        self.answer: abc.Stored | TarryError | None = None
         self.reads = 0
         self.counted = 0
         self.disk: list[Callable[[], None]] = []
+
+    def hold(self, on: bool = True) -> None:
+        self._hold = on
+
+    def submit(self, job: abc.Job, done: abc.JobDone) -> object:
+        if self.answer is not None and isinstance(job, abc.StoreOffset):
+            done(self.answer)
+            return object()
+        return super().submit(job, done)
+
+    def withdraw(self, ticket: object) -> bool:
+        return not self.taken and super().withdraw(ticket)
 
     def read(self, query: abc.Query) -> abc.Selection | None:
         self.reads += 1
@@ -154,6 +170,32 @@ class CountingStore(MemoryStore):
             self.end_read()
 
 
+class Owners:
+    """A fence made of a list: ownership by member and partition, and what is wanted back."""
+
+    def __init__(self) -> None:
+        self.owned: dict[tuple[Member, TopicPartition], int] = {}
+        self.revoking: set[TopicPartition] = set()
+        self.evicted: set[str] = set()
+        self.asked: list[tuple[TopicPartition, int, bool]] = []
+
+    def __call__(self, member: Member, partition: TopicPartition, ownership: Ownership, *, storing: bool) -> None:
+        self.asked.append((partition, ownership, storing))
+        if member.identity.name in self.evicted:
+            raise NotAMember("evicted")
+        if self.owned.get((member, partition)) != ownership:
+            raise StaleAssignment(f"{partition} is not owned under {ownership}")
+        if partition in self.revoking and not storing:
+            raise StaleAssignment(f"{partition} is wanted back")
+
+    def give(self, member: Member, *partitions: TopicPartition, ownership: int = 1) -> None:
+        self.owned.update({(member, partition): ownership for partition in partitions})
+
+    def take(self, member: Member, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            del self.owned[member, partition]
+
+
 class PumpRig:
     """The pump and one open member, with a short word for each request."""
 
@@ -166,18 +208,21 @@ class PumpRig:
         hold: bool = False,
         waiters: Waiters | None = None,
         max_wait: float = 30.0,
+        fence: Fence = no_fence,
         **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, cold=cold, early=early)
         self.alarms: list[float] = []
         self.waiters = Waiters() if waiters is None else waiters
-        self.pump = Pump(self.store, self.clock, max_wait=max_wait, alarm=self.alarms.append, waiters=self.waiters)
+        self.pump = Pump(
+            self.store, self.clock, max_wait=max_wait, alarm=self.alarms.append, waiters=self.waiters, fence=fence
+        )
         self.pump.open()
         self.ticks = 0
         self.create(TOPIC, partitions, **options)
         self.member = self.open("billing")
-        self.store._hold = hold
+        self.store.hold(hold)
 
     # -- around
 
@@ -193,9 +238,9 @@ class PumpRig:
         self.pump.delete_topic(ask, name)
         return ask
 
-    def open(self, name: str | None) -> Member:
+    def open(self, name: str | None, kind: Literal["name", "group"] = "name") -> Member:
         ask = Ask()
-        self.pump.open_session(ask, abc.ConsumerIdentity(name), (TOPIC,), ())
+        self.pump.open_session(ask, abc.ConsumerIdentity(name, kind), (TOPIC,), ())
         member, _ = ask.answer
         assert isinstance(member, Member)
         return member
@@ -244,11 +289,12 @@ class PumpRig:
         *,
         history: HistoryId | None = None,
         lower: bool = False,
+        ownership: int = 0,
         member: Member | None = None,
     ) -> Ask:
         ask = Ask()
         given = None if offset is None else Offset(offset)
-        self.pump.store_offset(ask, member or self.member, at, given, history, lower)
+        self.pump.store_offset(ask, member or self.member, at, given, Ownership(ownership), history, lower)
         return ask
 
     def ask_stored(self, at: TopicPartition = P0, *, member: Member | None = None) -> Ask:
@@ -256,8 +302,8 @@ class PumpRig:
         self.pump.stored_offset(ask, member or self.member, at)
         return ask
 
-    def stored(self, at: TopicPartition = P0) -> Offset | None:
-        answer: Offset | None = self.ask_stored(at).answer
+    def stored(self, at: TopicPartition = P0, *, member: Member | None = None) -> Offset | None:
+        answer: Offset | None = self.ask_stored(at, member=member).answer
         return answer
 
     # -- reading
@@ -269,11 +315,12 @@ class PumpRig:
         max_bytes: int = MIB,
         min_count: int = 1,
         max_wait: float = 0.0,
+        commit: bool = False,
         member: Member | None = None,
     ) -> Ask:
         """Poll; an int is a position of partition 0."""
         ask = Ask()
-        limits = Limits(count, max_bytes, min_count, max_wait)
+        limits = Limits(count, max_bytes, min_count, max_wait, commit)
         self.pump.poll(ask, member or self.member, [target(spec) for spec in targets], limits)
         return ask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,10 +16,19 @@ from tarry import abc
 from tarry._runtime.bridge import Port, inline
 from tarry._wire.batch import decode, encode_record, seal
 from tarry.brokers.local.broker import LEADER, LocalBroker, LocalSession
-from tarry.brokers.local.host import StartSoon, open_memory, open_store
+from tarry.brokers.local.host import StartSoon, open_file, open_memory, open_store
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.config import LogOptions, TopicOptions
-from tarry.errors import FeatureUnavailable, LogUnavailable, NotAMember, OffsetOutOfRange, TopicNotFound
+from tarry.errors import (
+    ConfigError,
+    FeatureUnavailable,
+    LogUnavailable,
+    NotAccepted,
+    NotAMember,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    TopicNotFound,
+)
 from tarry.testing import VirtualClock
 from tarry.types import UNFENCED, Offset, Origin, Position, RecordBatch, Segment, Start, TopicPartition
 from tests.marks import rule
@@ -191,6 +201,87 @@ async def test_the_sender_gives_up_10_s_after_the_wait_and_never_earlier():
                 with pytest.raises(LogUnavailable, match=f"did not answer within {max_wait + 10:g} s"):
                     await request()
                 assert anyio.current_time() - start == pytest.approx(max_wait + 10)
+            with anyio.move_on_after(max_wait + 9.999) as early:
+                await poll(deaf, max_wait=max_wait, commit=True)
+            assert early.cancelled_caught
+            with pytest.raises(OutcomeUnknown, match="may or may not have been stored"):
+                await poll(deaf, max_wait=max_wait, commit=True)
+
+
+@virtual(seeds=3)
+@rule("S50")
+async def test_a_poll_that_commits_has_stored_what_it_brings():
+    async with memory_log() as (broker, session), anyio.create_task_group() as tasks:
+        found: list[list[bytes | None]] = []
+
+        async def read() -> None:
+            found.append(await poll(session, Start.next(), min_count=2, max_wait=30, commit=True))
+            assert await session.stored_offset(P0) == 1
+
+        tasks.start_soon(read)
+        await anyio.sleep(0.1)
+        await broker.append(P0, batch(b"a"))
+        await anyio.sleep(1)
+        assert (found, await session.stored_offset(P0)) == ([], None)
+        await broker.append(P0, batch(b"b"))
+        await anyio.sleep(1)
+        assert found == [[b"a", b"b"]]
+        with pytest.raises(ConfigError, match="one target"):
+            await session.poll(LEADER, [at(P0, 0), at(P1, 0)], count=1, max_bytes=1000, commit=True)
+        assert await poll(session, Start.next(), commit=True) == []
+
+
+@virtual(seeds=3)
+@rule("S47", "W17")
+async def test_a_parked_poll_that_commits_is_refused_or_cancelled_and_stores_nothing():
+    async with memory_log() as (broker, session), anyio.create_task_group() as tasks:
+        refused: list[NotAccepted] = []
+
+        async def read() -> None:
+            with pytest.raises(NotAccepted) as caught:
+                await poll(session, Start.next(), min_count=3, max_wait=30, commit=True)
+            refused.append(caught.value)
+
+        await broker.append(P0, batch(b"a", b"b"))
+        tasks.start_soon(read)
+        await anyio.sleep(0.1)
+        with anyio.move_on_after(1):
+            await poll(session, 2, max_wait=30, commit=True)
+        assert await session.store_offset(P0, Offset(0), ownership=UNFENCED) == 0
+        await broker.append(P0, batch(b"c"))
+        await anyio.sleep(0.1)
+        assert (len(refused), broker.pump.parked, await session.stored_offset(P0)) == (1, 0, 0)
+
+
+@pytest.mark.anyio
+@rule("S50", "S47")
+async def test_a_file_holds_what_a_poll_committed_and_its_one_next_is_served_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "orders.db")
+    broker = await open_file(path, LogOptions())
+    await broker.create_topic("orders", TopicOptions(partitions=2), exist_ok=False)
+    sessions = [await broker.open_session(ME, ["orders"], []) for _ in range(8)]
+    found: list[list[bytes | None]] = []
+    refused: list[NotAccepted] = []
+
+    async def read(session: abc.Session) -> None:
+        try:
+            found.append(await poll(session, Start.next(), max_wait=30, commit=True))
+        except NotAccepted as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for session in sessions:
+            tasks.start_soon(read, session)
+        while broker.pump.parked < len(sessions):  # noqa: ASYNC110  # the pump runs in another loop and tells nobody
+            await anyio.sleep(0.001)
+        await broker.append(P0, batch(b"a", b"b"))
+    assert (found, len(refused)) == ([[b"a", b"b"]], 7)
+    await broker.aclose()
+    broker = await open_file(path, LogOptions())
+    session = await broker.open_session(ME, ["orders"], [])
+    assert await session.stored_offset(P0) == 1
+    assert await poll(session, Start.next(), commit=True) == []
+    await broker.aclose()
 
 
 @virtual()
@@ -295,12 +386,10 @@ async def test_what_does_not_exist_is_named():
 
 @virtual()
 async def test_what_comes_later_is_refused_by_name():
-    async with memory_log() as (broker, session):
+    async with memory_log() as (broker, _):
         with pytest.raises(FeatureUnavailable, match="consumer groups are not there yet"):
             await broker.open_session(abc.ConsumerIdentity("g", "group"), ["orders"], [])
-        with pytest.raises(FeatureUnavailable, match="commit-on-poll is not there yet"):
-            await poll(session, commit=True)
-        assert (broker.capabilities.groups, broker.capabilities.commit_on_poll) == (False, "none")
+        assert (broker.capabilities.groups, broker.capabilities.commit_on_poll) == (False, "atomic")
 
 
 @virtual()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -18,12 +19,21 @@ from hypothesis.stateful import (
 )
 
 from tarry import abc
-from tarry._wire.batch import RUN_OVERHEAD
-from tarry.brokers.local.probes import Member
-from tarry.errors import CapacityExceeded, NotAMember, TopicNotFound
-from tarry.types import HistoryId, Position, TopicPartition
+from tarry._wire.batch import RUN_OVERHEAD, seal
+from tarry.brokers.local.probes import Limits, Member, Probe
+from tarry.brokers.local.view import Partition
+from tarry.errors import (
+    CapacityExceeded,
+    NotAccepted,
+    NotAMember,
+    OutcomeUnknown,
+    StaleAssignment,
+    TarryError,
+    TopicNotFound,
+)
+from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
 from tests.marks import rule as proves
-from tests.unit.brokers.local.pump_rig import Ask, PumpRig
+from tests.unit.brokers.local.pump_rig import P0, P1, TOPIC, Ask, Owners, PumpRig
 from tests.unit.machines import HALF
 
 SIZES = st.lists(st.sampled_from([1, 50, 100, 300, 1000]), min_size=1, max_size=4)
@@ -415,6 +425,311 @@ class EarlyColdPumpMachine(ColdPumpMachine):
     """As above; a read sees the log as it was when it began."""
 
     early = True
+
+
+class Answer(Ask):
+    """Tells the model at once: in one step several commits may be applied, and answered in between."""
+
+    def __init__(self, told: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.told = told
+
+    def reply(self, answer: Any) -> None:
+        super().reply(answer)
+        self.told(answer)
+
+
+@dataclass(eq=False)
+class Commit:
+    """A committing poll, as the model sees it; `job` is what it gave to the store."""
+
+    member: Member
+    part: Partition
+    is_next: bool
+    ownership: int
+    deadline: float
+    job: abc.StoreOffset | None = None
+
+
+class CommitMachine(RuleBasedStateMachine):
+    """Polls that commit, among stores, rewinds, cancels, crashes, hand-overs and deletions; jobs wait for a sync.
+
+    The model knows of every offset store when it is applied, and by whom it was asked for.
+    """
+
+    cold = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners = Owners()
+        self.rig = PumpRig(cold=self.cold, fence=self.owners)
+        self.members = [self.rig.open("billing"), self.rig.open("billing"), self.rig.open("billing", "group")]
+        self.group = self.members[2]
+        self.ownership = 1
+        self.owners.give(self.group, P0, P1)
+        self.pending: dict[Ask, Commit] = {}
+        self.commits: dict[int, Commit] = {}
+        self.fates: dict[int, tuple[Offset | None, Offset | None]] = {}
+        self.jobs: list[abc.StoreOffset] = []  # kept, so that no id comes twice
+        self.given: dict[tuple[abc.PartitionId, str], set[int]] = {}
+        self.is_crashing = False
+        self.watch()
+        self.rig.store.hold()
+
+    def watch(self) -> None:
+        """See each offset store when it is handed in, and when it is applied."""
+        submit, store = self.rig.store.submit, self.rig.store._store
+
+        def submitted(job: abc.Job, done: abc.JobDone) -> object:
+            if isinstance(job, abc.StoreOffset):
+                self.jobs.append(job)
+                (probe, *_) = getattr(done, "args", (None,))
+                if isinstance(probe, Probe):  # the commit of a poll
+                    commit = self.commits[id(job)] = self.pending[cast(Ask, probe.call)]
+                    assert commit.job is None, "committed twice"
+                    commit.job = job
+            return submit(job, done)
+
+        def stored(job: abc.StoreOffset) -> abc.Stored:
+            before = self.rig.store._partition(job.partition).stored.get(job.identity)
+            result = store(job)
+            self.applied(job, before, result.offset)
+            return result
+
+        self.rig.store.submit = submitted  # type: ignore[method-assign]
+        self.rig.store._store = stored  # type: ignore[method-assign]
+
+    # -- judging
+
+    def applied(self, job: abc.StoreOffset, before: Offset | None, after: Offset | None) -> None:
+        assert id(job) not in self.fates, "applied twice"
+        self.fates[id(job)] = (before, after)
+        given = self.given.setdefault((job.partition, job.identity), set())
+        commit = self.commits.get(id(job))
+        if commit is None and (job.offset is None or job.lower):
+            given.intersection_update(range(0 if after is None else after + 1))
+            return
+        assert after is not None
+        assert before is None or before <= after, "only an explicit store lowers"
+        if commit is not None and commit.is_next:
+            covered = covers(before, after)
+            assert given.isdisjoint(covered), "nothing is served twice without a rewind"
+            given.update(covered)
+
+    def answered(self, commit: Commit, answer: Any) -> None:
+        (ask,) = [ask for ask, other in self.pending.items() if other is commit]
+        del self.pending[ask]
+        if isinstance(answer, abc.PollReply):
+            self.check_reply(commit, answer.targets[0])
+            return
+        assert isinstance(answer, TarryError)
+        self.check_error(commit, answer)
+        if answer.applied == "no" and commit.job is not None:
+            assert id(commit.job) not in self.fates
+            self.fates[id(commit.job)] = (None, None)  # and never will be
+
+    def check_reply(self, commit: Commit, target: abc.TargetReply) -> None:
+        offsets = [run.base + index for run in target.runs for index in range(run.count)]
+        if not offsets:
+            assert commit.job is None
+            return
+        assert commit.job is not None
+        before, after = self.fates[id(commit.job)]
+        assert after is not None
+        assert commit.job.offset == offsets[-1] <= after == commit.part.stored[commit.member.key]
+        assert offsets == list(range(offsets[0], offsets[-1] + 1))
+        if commit.is_next:
+            assert offsets == list(covers(before, after))
+
+    def check_error(self, commit: Commit, error: TarryError) -> None:
+        is_late = self.rig.clock.at >= commit.deadline + abc.REQUEST_GRACE - 1e-6
+        has_left = not commit.member.open
+        owned = self.owners.owned.get((commit.member, commit.part.at)) == commit.ownership
+        reasons: dict[type[TarryError], bool] = {
+            NotAccepted: commit.is_next,
+            TopicNotFound: self.rig.pump.view.is_gone(commit.part),
+            NotAMember: has_left,
+            StaleAssignment: commit.member.fenced and not owned,
+            CapacityExceeded: is_late,
+            OutcomeUnknown: self.is_crashing or (self.rig.store.taken and (is_late or has_left)),
+        }
+        assert reasons.get(type(error), False), repr(error)
+
+    # -- steps
+
+    @rule(partition=st.sampled_from([P0, P1]), count=st.integers(1, 4), durable=st.booleans())
+    def append(self, partition: TopicPartition, count: int, durable: bool) -> None:
+        self.rig.ask_append(seal([b"v" * 100] * count, [0] * count), partition)
+        if durable:
+            self.sync()
+
+    @rule(
+        partition=st.sampled_from([P0, P1]),
+        who=st.integers(0, 2),
+        back=st.none() | st.integers(0, 4),
+        count=COUNTS,
+        min_count=COUNTS,
+        max_wait=WAITS,
+    )
+    def poll(
+        self, partition: TopicPartition, who: int, back: int | None, count: int, min_count: int, max_wait: float
+    ) -> None:
+        member, part = self.members[who], self.rig.part(partition)
+        place = Start.next() if back is None else Position(max(part.log_end - back, 0))
+        ownership = self.ownership if member.fenced else 0
+        deadline = self.rig.clock.at + min(max_wait, 30.0)
+        commit = Commit(member, part, back is None, ownership, deadline)
+        ask = Answer(partial(self.answered, commit))
+        self.pending[ask] = commit
+        limits = Limits(count, 1_000_000, min(count, min_count), max_wait, commit=True)
+        self.rig.pump.poll(ask, member, [abc.FetchTarget(partition, place, Ownership(ownership))], limits)
+
+    @rule(partition=st.sampled_from([P0, P1]), who=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def several_at_one_next(self, partition: TopicPartition, who: list[int]) -> None:
+        self.append(partition, 3, durable=True)
+        for one in who:
+            self.poll(partition, one, None, 2, 1, 5.0)
+
+    @rule(partition=st.sampled_from([P0, P1]), who=st.integers(0, 2), back=st.none() | st.integers(0, 4))
+    def serve(self, partition: TopicPartition, who: int, back: int | None) -> None:
+        self.append(partition, 3, durable=True)
+        self.poll(partition, who, back, 2, 1, 5.0)
+        self.rig.store.end_reads()
+        self.sync()
+
+    @rule(partition=st.sampled_from([P0, P1]), who=st.integers(0, 2), ahead=st.booleans(), back=st.integers(1, 4))
+    def a_store_comes_between(self, partition: TopicPartition, who: int, ahead: bool, back: int) -> None:
+        self.append(partition, 3, durable=True)
+        self.poll(partition, who, None, 2, 1, 5.0)
+        if ahead:
+            self.rig.store.end_reads()
+        self.store(partition, who, back, lower=True)
+        self.rig.store.end_reads()
+        self.sync()
+
+    @rule(
+        partition=st.sampled_from([P0, P1]),
+        who=st.integers(0, 2),
+        back=st.none() | st.integers(1, 6),
+        lower=st.booleans(),
+    )
+    def store(self, partition: TopicPartition, who: int, back: int | None, lower: bool) -> None:
+        offset = None if back is None else max(self.rig.part(partition).log_end - back, 0)
+        member = self.members[who]
+        ownership = self.ownership if member.fenced else 0
+        self.rig.store_offset(offset, partition, lower=lower, ownership=ownership, member=member)
+
+    @rule()
+    def sync(self) -> None:
+        self.rig.store.taken = False
+        self.rig.store.sync()
+
+    @rule()
+    def the_writer_has_it(self) -> None:
+        self.rig.store.taken = True
+
+    @rule()
+    def crash(self) -> None:
+        self.is_crashing = True
+        self.rig.store.crash()
+        self.is_crashing = False
+        self.rig.store.taken = False
+        self.rig.pump.reopened(self.rig.store.open(self.rig.pump))
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ask = data.draw(st.sampled_from(list(self.pending)))
+        commit = self.pending.pop(ask)
+        self.rig.pump.cancel(ask)
+        assert ask.pending
+        if commit.job is not None and not self.rig.store.taken:
+            self.fates[id(commit.job)] = (None, None)
+
+    @precondition(lambda self: self.rig.store.disk)
+    @rule(all_of_them=st.booleans())
+    def reads_end(self, all_of_them: bool) -> None:
+        self.rig.store.end_reads() if all_of_them else self.rig.store.end_read()
+
+    @rule(seconds=st.sampled_from([0.25, 0.5, 3.0, 11.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.rig.advance(seconds)
+
+    @rule(who=st.integers(0, 1))
+    def leave(self, who: int) -> None:
+        self.rig.pump.leave(None, self.members[who])
+        self.members[who] = self.rig.open("billing")
+
+    @rule(partition=st.sampled_from([P0, P1]))
+    def partitions_move_away_and_back(self, partition: TopicPartition) -> None:
+        self.owners.give(self.group, P0, P1, ownership=self.ownership + 1)
+        self.rig.pump.polls.look_again(self.group, {P0, P1})
+        self.ownership += 1
+
+    @rule(ahead=st.booleans())
+    def delete(self, ahead: bool) -> None:
+        self.rig.delete()
+        if ahead:
+            self.rig.store.end_reads()
+        self.sync()
+        self.rig.store.hold(False)
+        self.rig.create(TOPIC, 2)
+        self.rig.store.hold()
+
+    def teardown(self) -> None:
+        """Whatever happened, each request ends, and only once (`Ask`)."""
+        self.rig.store.end_reads()
+        self.sync()
+        self.rig.advance(30.0)
+        self.rig.store.end_reads()
+        self.sync()
+        assert self.pending == {}
+        self.nothing_is_left_behind()
+
+    @invariant()
+    def nothing_is_left_behind(self) -> None:
+        self.rig.waiters.check()
+        assert self.rig.pump.polls._probes.keys() == self.pending.keys()
+        assert self.rig.pump.parked == len(self.pending)
+
+    @invariant()
+    def who_waits_still_may(self) -> None:
+        for ask, commit in self.pending.items():
+            late = self.rig.clock.at - commit.deadline
+            assert late < abc.REQUEST_GRACE
+            assert commit.member.open
+            if commit.job is None and not self.rig.store.disk:
+                assert late < 0
+                assert not self.rig.pump.view.is_gone(commit.part)
+                assert ask.pending
+
+    @invariant()
+    def memory_follows_the_store(self) -> None:
+        for part in (self.rig.part(P0), self.rig.part(P1)):
+            assert part.stored == self.rig.store._partition(part.id).stored
+
+
+def covers(before: Offset | None, after: Offset) -> range:
+    """What a commit at Next covers, when nothing was ever removed."""
+    return range(0 if before is None else before + 1, after + 1)
+
+
+class ColdCommitMachine(CommitMachine):
+    """Every read takes until a later step."""
+
+    cold = True
+
+
+@pytest.mark.slow
+@proves("S47", "S50", "I7")
+def test_a_commit_covers_what_its_reply_brings_and_never_lowers():
+    run_state_machine_as_test(CommitMachine)
+
+
+@pytest.mark.slow
+@proves("S49", "S74", "I4")
+def test_commits_behind_reads_that_take_time_cover_what_their_replies_bring():
+    run_state_machine_as_test(ColdCommitMachine)
 
 
 @pytest.mark.slow

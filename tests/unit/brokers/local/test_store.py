@@ -263,6 +263,7 @@ async def test_a_stored_offset_only_rises_unless_told_otherwise(make: MakeStore,
         assert [dict(part.stored) for part in topic.partitions] == [{"name:x": 2, "group:x": 1}, {"name:x": 4}]
 
 
+@rule("S73")
 async def test_a_partition_keeps_offsets_of_4096_identities(make: MakeStore, path: Path) -> None:
     async with opened(make, path) as rig:
         (part,) = await rig.topic()
