@@ -1,6 +1,6 @@
-"""The shipped suite itself: nothing of it is hidden, every test names rules that exist, and it fails when it should.
+"""The shipped suite itself: nothing of it is hidden, every test names rules that exist, and it skips by its table alone.
 
-Not here: the brokers that it runs against (test_brokers.py).
+Not here: the brokers that it runs against (test_brokers.py), whether it notices what is wrong (test_lies.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_every_test_states_rules_that_exist() -> None:
 
 
 def _exists(rule: str, known: set[str]) -> bool:
-    """A rule or case, an answered question (Q12) or mended defect (D2) of the specification, a section of the design."""
+    """A rule or case, an answered question (Q12) or mended defect (D2) of the spec, a section of the design."""
     return rule in known if is_rule_id(rule) else bool(re.fullmatch(r"Q\d+|D\d+|design \d+(\.\d+)?", rule))
 
 

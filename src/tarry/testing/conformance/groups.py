@@ -316,7 +316,7 @@ class Eviction(Suite):
 async def owns(rig: Rig, member: abc.Session, *partitions: TopicPartition) -> None:
     """Wait until a member owns just these, none of them wanted back."""
     wanted = set(partitions)
-    await rig.until(lambda: member.assignment.owned.keys() == wanted and not member.assignment.revoking)
+    await rig.until(lambda: set(member.assignment.owned) == wanted and not member.assignment.revoking)
 
 
 async def holds(rig: Rig, member: abc.Session, partition: TopicPartition) -> None:

@@ -95,9 +95,10 @@ class Asked(Generic[T]):
         return self._answers[0]
 
     async def withdraw(self) -> None:
-        """Cancel the task that waits for the answer."""
+        """Cancel the task that waits for the answer; it ends now, and without one."""
         self._scope.cancel()
-        await self._ended.wait()
+        with anyio.fail_after(self._patience):
+            await self._ended.wait()
         assert not self._answers, f"answered before it was withdrawn: {self._answers[0]!r}"
         assert self._error is None, f"answered before it was withdrawn: {self._error!r}"
 

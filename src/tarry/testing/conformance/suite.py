@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Literal
 
@@ -135,14 +135,16 @@ class Suite:
     def _missing(cls, test: str, capabilities: abc.Capabilities) -> Need | None:
         area = next(each.__name__ for each in cls.__mro__ if test in vars(each))
         names = {area, f"{area}.{test}"}
-        lacking = (need for need, row in SKIPS.items() if names & set(row) and not _has(capabilities, need))
+        lacking: Iterator[Need] = (
+            need for need, row in SKIPS.items() if names & set(row) and not _has(capabilities, need)
+        )
         return next(lacking, None)
 
     @classmethod
     def skips(cls, capabilities: abc.Capabilities) -> dict[str, Need]:
         """The tests that are skipped for a broker of such capabilities, each with what it needs."""
         tests = sorted(name for name in dir(cls) if name.startswith("test_"))
-        found = {test: cls._missing(test, capabilities) for test in tests}
+        found: dict[str, Need | None] = {test: cls._missing(test, capabilities) for test in tests}
         return {test: need for test, need in found.items() if need is not None}
 
 
