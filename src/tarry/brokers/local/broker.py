@@ -5,7 +5,7 @@ Thin: every method posts one request and waits for its answer. What is decided i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -13,11 +13,13 @@ import anyio
 
 from tarry import abc
 from tarry._runtime.bridge import Port
+from tarry.brokers.local.coordinator import Seat
 from tarry.brokers.local.probes import Limits, Member
 from tarry.brokers.local.pump import Pump
 from tarry.config import TopicOptions
-from tarry.errors import FeatureUnavailable, LogUnavailable, OutcomeUnknown
+from tarry.errors import LogUnavailable, OutcomeUnknown
 from tarry.types import (
+    GroupInfo,
     HistoryId,
     Offset,
     Ownership,
@@ -36,7 +38,7 @@ LEADER = abc.Leader("local")
 class LocalBroker:
     """See `abc.Broker`. `close` gives back what the pump runs in."""
 
-    capabilities = abc.Capabilities(groups=False, timestamps=True, idempotent_append=True, commit_on_poll="atomic")
+    capabilities = abc.Capabilities(groups=True, timestamps=True, idempotent_append=True, commit_on_poll="atomic")
 
     def __init__(self, pump: Pump, port: Port, close: Callable[[], Awaitable[None]]) -> None:
         self._pump = pump
@@ -76,14 +78,25 @@ class LocalBroker:
         self, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> abc.Session:
         """See `abc.Broker`."""
-        if identity.kind == "group":
-            raise FeatureUnavailable(
-                "consumer groups are not there yet; use name= and partitions= (a standalone consumer)"
-            )
         member, assignment = await self._ask(self._pump.open_session, identity, tuple(topics), tuple(partitions))
-        session = LocalSession(self._pump, self._port, member, assignment, self._forget)
+        if isinstance(member, Seat):
+            session: LocalSession = GroupSession(self._pump, self._port, member, self._forget)
+        else:
+            session = LocalSession(self._pump, self._port, member, assignment, self._forget)
         self._sessions[session] = None
         return session
+
+    async def describe_group(self, name: str) -> GroupInfo:
+        """See `abc.Broker`."""
+        return cast(GroupInfo, await self._ask(self._pump.desk.describe, name))
+
+    async def list_groups(self) -> Sequence[GroupInfo]:
+        """See `abc.Broker`."""
+        return cast("Sequence[GroupInfo]", await self._ask(self._pump.desk.list))
+
+    async def reset_group(self, name: str, offsets: Mapping[TopicPartition, Offset | None]) -> None:
+        """See `abc.Broker`."""
+        await self._ask(self._pump.desk.reset, name, dict(offsets))
 
     async def aclose(self) -> None:
         """See `abc.Broker`."""
@@ -206,6 +219,31 @@ class LocalSession:
     def tell_leave(self) -> None:
         """Leave without waiting."""
         self._port.tell(self._pump.leave, None, self._member)
+
+
+class GroupSession(LocalSession):
+    """See `abc.Session`: a member of a group. What it owns changes, and it lapses when its worker is not heard of."""
+
+    def __init__(self, pump: Pump, port: Port, seat: Seat, left: Callable[[LocalSession], None]) -> None:
+        super().__init__(pump, port, seat, seat.shown, left)
+        self._seat = seat
+
+    @property
+    def assignment(self) -> abc.Assignment:
+        """See `abc.Session`; another thread may replace it, never change it."""
+        return self._seat.shown
+
+    async def changed(self, version: int) -> abc.Assignment:
+        """See `abc.Session`."""
+        return cast(abc.Assignment, await self._port.ask(self._pump.groups.changed, self._seat, version))
+
+    async def release(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `abc.Session`; they may be somebody else's before a cancel arrives."""
+        await self._port.ask(self._pump.groups.release, self._seat, tuple(partitions))
+
+    def touch(self) -> None:
+        """See `abc.Session`."""
+        self._pump.groups.touch(self._seat)
 
 
 @contextmanager

@@ -123,6 +123,7 @@ class Coordinator:
         self._joins: dict[Reply, Seat] = {}
         self._waiting: dict[Reply, Seat] = {}
         self._is_closed = False
+        self.requests = 0
 
     # -------------------------------------------------------------------------------------------- life
 
@@ -194,6 +195,7 @@ class Coordinator:
 
         A join that is withdrawn, even after its answer, leaves again: nobody has got the session.
         """
+        self.requests += 1
         now = self._clock.now()
         seat = Seat(identity, id=self._new_id(), touched=now, join=call)
         try:
@@ -212,6 +214,7 @@ class Coordinator:
 
     def leave(self, call: Reply | None, seat: Seat) -> None:
         """End a session: it is over at once and what it owned moves; answered when that was saved, or could not be."""
+        self.requests += 1
         entry = self._entry_of(seat)
         if seat.open:
             self._take_effect(entry, entry.group.leave(seat.id, self._clock.now()))
@@ -224,7 +227,7 @@ class Coordinator:
     def release(self, call: Reply, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """A member gives partitions up: they are gone at once; answered when that is saved."""
         try:
-            self._check(seat)
+            self._admit(seat)
         except TarryError as error:
             call.reply(error)
             return
@@ -235,7 +238,7 @@ class Coordinator:
     def changed(self, call: Reply, seat: Seat, version: int) -> None:
         """Answer the assignment of a member once its version differs from `version`."""
         try:
-            self._check(seat)
+            self._admit(seat)
         except TarryError as error:
             call.reply(error)
             return
@@ -255,7 +258,6 @@ class Coordinator:
     def fence(self, member: Member, at: TopicPartition, ownership: Ownership, *, storing: bool) -> None:
         """See `probes.Fence`. What is decided counts, saved or not."""
         assert isinstance(member, Seat), "only members of groups are fenced"
-        self._check(member)
         self._entry_of(member).group.fence(member.id, self._view.find(at).history, ownership, storing=storing)
 
     def groups(self) -> Mapping[str, Group]:
@@ -400,7 +402,8 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- helpers
 
-    def _check(self, seat: Seat) -> None:
+    def _admit(self, seat: Seat) -> None:
+        self.requests += 1
         self._view.check()
         seat.check()
 

@@ -38,8 +38,7 @@ async def open_memory(start_soon: StartSoon, options: LogOptions) -> LocalBroker
 
 async def open_store(start_soon: StartSoon, store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> LocalBroker:
     """A log over any store, in this loop (simulations open several over one store)."""
-    pump = Pump(store, clock, max_wait=options.max_wait, retention_interval=options.retention_interval)
-    driver = _attach(pump)
+    pump, driver = _make_pump(store, options, clock)
     pump.open()
     start_soon(driver.run)
 
@@ -65,10 +64,18 @@ async def open_file(path: str, options: LogOptions) -> LocalBroker:
     return LocalBroker(host.pump, Port(host.post, home, host.pump.cancel), close)
 
 
-def _attach(pump: Pump) -> Driver:
+def _make_pump(store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> tuple[Pump, Driver]:
+    pump = Pump(
+        store,
+        clock,
+        max_wait=options.max_wait,
+        retention_interval=options.retention_interval,
+        session_timeout=options.session_timeout,
+        rebalance_timeout=options.rebalance_timeout,
+    )
     driver = Driver(pump)
     pump.alarm = driver.alarm
-    return driver
+    return pump, driver
 
 
 @dataclass(slots=True)
@@ -131,8 +138,7 @@ class Host:
         clock = SystemClock()
         post = loop_post()
         store = SqliteStore(self.path, self.options, clock, post)
-        pump = Pump(store, clock, max_wait=self.options.max_wait, retention_interval=self.options.retention_interval)
-        driver = _attach(pump)
+        pump, driver = _make_pump(store, self.options, clock)
         pump.open()
         self._stop = asyncio.Event()
         self._started.post, self._started.pump = post, pump

@@ -26,7 +26,6 @@ from tarry.errors import (
     CapacityExceeded,
     ConfigError,
     NotAccepted,
-    NotAMember,
     OutcomeUnknown,
     StaleAssignment,
     TarryError,
@@ -101,7 +100,7 @@ class Polls:
     def leave(self, member: Member) -> None:
         """Withdraw and tell everything that a session has waiting (S15)."""
         for call in list(member.calls):
-            self._end(self._probes[call], NotAMember("the session has left; open a new consumer"))
+            self._end(self._probes[call], member.refusal())
 
     def fail(self, error: TarryError) -> None:
         """End every request, but for those whose commit is with the store: it answers them before it is gone."""

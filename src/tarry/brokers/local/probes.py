@@ -74,10 +74,6 @@ class Fence(Protocol):
         ...
 
 
-def no_fence(member: Member, at: TopicPartition, ownership: Ownership, *, storing: bool) -> None:
-    """Without groups everybody owns what it names."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one request asks for. `commit`: store the last offset of the reply before it is answered."""

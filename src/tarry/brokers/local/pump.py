@@ -3,8 +3,8 @@
 Synchronous and callback style: it runs on the loop that owns the store and never blocks it. Every request comes with a
 `Call` (its key for a cancel, and where the answer goes) and is answered exactly once unless it is withdrawn.
 
-Not here: loops and threads (`host`, `broker`), requests that wait (`polls`), what memory knows (`view`), rows
-(`store_*`).
+Not here: loops and threads (`host`, `broker`), requests that wait (`polls`), members of groups (`coordinator`), what
+memory knows (`view`), rows (`store_*`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 
 from tarry import abc
 from tarry._core.waiters import Waiters
+from tarry.brokers.local.coordinator import Coordinator, Seat
+from tarry.brokers.local.describing import GroupDesk
 from tarry.brokers.local.polls import Polls
-from tarry.brokers.local.probes import Fence, Limits, Member, Reply, no_fence
+from tarry.brokers.local.probes import Limits, Member, Reply
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import TopicOptions
 from tarry.errors import LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
@@ -35,12 +37,7 @@ from tarry.types import (
 
 
 class Pump:
-    """See the module.
-
-    Args:
-        alarm: called with a deadline when it is earlier than those before.
-        fence: whether a member of a group owns what it asks for (`probes.Fence`).
-    """
+    """See the module. `alarm(deadline)` is called when an earlier deadline than before may have been added."""
 
     def __init__(
         self,
@@ -50,8 +47,9 @@ class Pump:
         max_wait: float = 30.0,
         retention_interval: float = 30.0,
         alarm: Callable[[float], None] = lambda _: None,
+        session_timeout: float = 30.0,
+        rebalance_timeout: float = 30.0,
         waiters: Waiters | None = None,
-        fence: Fence = no_fence,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -59,15 +57,25 @@ class Pump:
         self._retain_at: float | None = None
         self.alarm = alarm
         self.view = View()
+        self.groups = Coordinator(
+            store,
+            clock,
+            self.view,
+            readers=lambda: self.polls,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
+            alarm=self._wake,
+        )
         self.polls = Polls(
             store,
             clock,
             self.view,
             max_wait=max_wait,
-            alarm=lambda deadline: self.alarm(deadline),  # noqa: PLW0108  # the driver sets it later
+            alarm=self._wake,
             waiters=Waiters() if waiters is None else waiters,
-            fence=fence,
+            fence=self.groups.fence,
         )
+        self.desk = GroupDesk(self.view, clock, self.groups.groups, partial(self._submit, None))
         self._jobs: dict[Reply, object] = {}
         self._requests = 0
 
@@ -77,6 +85,7 @@ class Pump:
         """Open the store and take over what it holds. May block."""
         for state in self._store.open(self):
             self._add_topic(state)
+        self.groups.open()
 
     @property
     def parked(self) -> int:
@@ -90,17 +99,18 @@ class Pump:
 
     @property
     def requests(self) -> int:
-        """Requests that wait or write."""
-        return self.polls.requests + self._requests
+        """Requests that wait or write, or are about groups."""
+        return self.polls.requests + self.groups.requests + self._requests
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
-        found = [deadline for deadline in (self.polls.next_deadline(), self._retain_at) if deadline is not None]
-        return min(found, default=None)
+        deadlines = (self.polls.next_deadline(), self.groups.next_deadline(), self._retain_at)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Do what is due: end waits, apply retention."""
+        """Do what is due: end waits, evict members, apply retention."""
         self.polls.tick(now)
+        self.groups.tick(now)
         if self._retain_at is not None and now >= self._retain_at:
             self._retain_at = None
             self.retain()
@@ -109,10 +119,12 @@ class Pump:
     def close(self) -> None:
         """End every request that waits; the store is closed by who opened the pump."""
         self.polls.fail(LogUnavailable("the log was closed while this request waited"))
+        self.groups.close()
 
     def cancel(self, call: Reply) -> None:
         """Withdraw a request (S6-S9): parked or reading, it is gone; a write that was handed over goes on (W17)."""
         self.polls.cancel(call)
+        self.groups.cancel(call)
         ticket = self._jobs.pop(call, None)
         if ticket is not None:
             self._store.withdraw(ticket)
@@ -229,11 +241,17 @@ class Pump:
     def open_session(
         self, call: Reply, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> None:
-        """Answer a `Member` and its `Assignment`, or `TopicNotFound` naming everything that is missing (C15)."""
+        """Answer a `Member` and its `Assignment`, or `TopicNotFound` naming everything that is missing (C15).
+
+        What a member of a group reads is what it is assigned: `partitions` do not count for it (C18).
+        """
         known = self.view.topics
         missing = [repr(name) for name in topics if name not in known]
         if missing:
             call.reply(TopicNotFound(f"topic {', '.join(missing)} does not exist; create it first (create_topic)"))
+            return
+        if identity.kind == "group":
+            self.groups.join(call, identity, topics)
             return
         try:
             owned = {part.at: Ownership(0) for name in topics for part in known[name].partitions}
@@ -246,6 +264,9 @@ class Pump:
 
     def leave(self, call: Reply | None, member: Member) -> None:
         """End a session; its parked requests are withdrawn (S15)."""
+        if isinstance(member, Seat):
+            self.groups.leave(call, member)
+            return
         member.open = False
         self.polls.leave(member)
         if call is not None:
@@ -319,21 +340,28 @@ class Pump:
                 continue
             for part in known:
                 self.polls.changed(part)
+        self.groups.reopened()
 
     def failed(self, error: TarryError) -> None:
         """The store is gone for good."""
         self.view.failure = error
         self.polls.fail(error)
+        self.groups.failed(error)
 
     # ------------------------------------------------------------------------------------------- helpers
 
     def _add_topic(self, state: abc.TopicState) -> None:
         self.view.add(state)
+        self.groups.topic_changed(state.name)
         self._plan_retention()
 
     def _drop_topic(self, name: str) -> None:
         for part in self.view.drop(name):
             self.polls.changed(part)
+        self.groups.topic_changed(name)
+
+    def _wake(self, deadline: float) -> None:
+        self.alarm(deadline)  # the driver sets it later
 
     def _plan_retention(self) -> None:
         """Retention by age needs a clock: a pass every interval, while any topic asks for it."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from tarry import abc
 from tarry._core.waiters import Waiters
 from tarry._wire.batch import encode_record, seal
-from tarry.brokers.local.probes import Fence, Limits, Member, no_fence
+from tarry.brokers.local.probes import Fence, Limits, Member
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import Partition
@@ -208,17 +208,18 @@ class PumpRig:
         hold: bool = False,
         waiters: Waiters | None = None,
         max_wait: float = 30.0,
-        fence: Fence = no_fence,
+        fence: Fence | None = None,
         **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, cold=cold, early=early)
         self.alarms: list[float] = []
         self.waiters = Waiters() if waiters is None else waiters
-        self.pump = Pump(
-            self.store, self.clock, max_wait=max_wait, alarm=self.alarms.append, waiters=self.waiters, fence=fence
-        )
+        self.pump = Pump(self.store, self.clock, max_wait=max_wait, alarm=self.alarms.append, waiters=self.waiters)
         self.pump.open()
+        self._has_own_fence = fence is not None
+        if fence is not None:
+            self.pump.polls.fence = fence
         self.ticks = 0
         self.create(TOPIC, partitions, **options)
         self.member = self.open("billing")
@@ -239,8 +240,11 @@ class PumpRig:
         return ask
 
     def open(self, name: str | None, kind: Literal["name", "group"] = "name") -> Member:
+        identity = abc.ConsumerIdentity(name, kind)
+        if kind == "group" and self._has_own_fence:
+            return Member(identity)  # of no group but the fence's
         ask = Ask()
-        self.pump.open_session(ask, abc.ConsumerIdentity(name, kind), (TOPIC,), ())
+        self.pump.open_session(ask, identity, (TOPIC,), ())
         member, _ = ask.answer
         assert isinstance(member, Member)
         return member

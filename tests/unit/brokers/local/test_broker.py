@@ -21,7 +21,6 @@ from tarry.brokers.local.store_memory import MemoryStore
 from tarry.config import LogOptions, TopicOptions
 from tarry.errors import (
     ConfigError,
-    FeatureUnavailable,
     LogUnavailable,
     NotAccepted,
     NotAMember,
@@ -382,14 +381,6 @@ async def test_what_does_not_exist_is_named():
         with pytest.raises(TopicNotFound):
             await poll(session)
         assert await broker.list_topics() == ()
-
-
-@virtual()
-async def test_what_comes_later_is_refused_by_name():
-    async with memory_log() as (broker, _):
-        with pytest.raises(FeatureUnavailable, match="consumer groups are not there yet"):
-            await broker.open_session(abc.ConsumerIdentity("g", "group"), ["orders"], [])
-        assert (broker.capabilities.groups, broker.capabilities.commit_on_poll) == (False, "atomic")
 
 
 @virtual()
