@@ -23,17 +23,22 @@ class Scale:
     wakes: int
     consumers: int
     park_s: float
+    partitions: int
 
 
-FULL = Scale(rounds=3, messages=200_000, small_rows=20_000, append_s=1.2, wakes=400, consumers=1000, park_s=6.0)
-QUICK = Scale(rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5)
+FULL = Scale(
+    rounds=3, messages=200_000, small_rows=20_000, append_s=1.2, wakes=400, consumers=1000, park_s=6.0, partitions=1000
+)
+QUICK = Scale(
+    rounds=1, messages=40_000, small_rows=4000, append_s=0.2, wakes=50, consumers=50, park_s=0.5, partitions=50
+)
 
 FOLDER = "folder"
 
 
 def parts(scale: Scale) -> list[Part]:
     """All of them."""
-    return [_read(scale), _append(scale), _wake(scale), _park(scale)]
+    return [_read(scale), _append(scale), _wake(scale), _park(scale), _group(scale)]
 
 
 def _read(scale: Scale) -> Part:
@@ -145,6 +150,31 @@ def _park(scale: Scale) -> Part:
         ),
     )
     return Part("park", f"{count} consumers in poll(max_wait=...), nothing comes", 1, cases, judgements)
+
+
+def _group(scale: Scale) -> Part:
+    place = _place()
+    modes = ("disabled, nothing stored", "disabled, each batch stored", "finished", "interval", "on_poll")
+    cases = (
+        *(
+            Case(f"{how}, {mode}", "grouping:commit", {"mode": mode, "messages": scale.messages, "how": how}, place)
+            for how in ("async for", "poll")
+            for mode in modes
+        ),
+        *(
+            Case(f"trickle, {mode}", "grouping:gather", {"mode": mode, "partitions": 100}, place)
+            for mode in ("finished", "on_poll")
+        ),
+        Case("rebalance", "grouping:rebalance", {"partitions": scale.partitions, "members": 10}, place),
+    )
+    plain = "async for, disabled, nothing stored"
+    judgements = (
+        *(_rates(f"async for, {mode}", plain) for mode in modes[1:]),
+        Judgement("requests for 100 messages over 100 partitions", ("trickle, finished", "requests"), at_most=12),
+        Judgement("the same, commit-on-poll", ("trickle, on_poll", "requests")),
+    )
+    about = "a member of a group in each commit mode; a trickle over 100 partitions; the tenth member joins and leaves"
+    return Part("group", about, scale.rounds, cases, judgements)
 
 
 def _reading(how: str, where: Fixture, remark: str = "", **options: int | str) -> Case:

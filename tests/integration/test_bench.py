@@ -36,4 +36,4 @@ def test_an_unknown_part_is_refused_with_the_names_there_are():
     )
     assert ended.returncode != 0
     assert "reed" in ended.stderr
-    assert "read, append, wake, park" in ended.stderr
+    assert "read, append, wake, park, group" in ended.stderr

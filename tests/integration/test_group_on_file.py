@@ -49,7 +49,7 @@ class Round:
                     await consumer.shutdown()
 
     async def _work(self, consumer: tarry.Consumer, leaves_after: int | None) -> None:
-        """What was handed out is finished when the loop asks again or is ended by the shutdown; not after a `return`."""
+        """What was handed out is finished when the loop asks again or a shutdown ends it; not after a `return`."""
         held: tuple[int, int] | None = None
         left = leaves_after
         async for message in consumer:

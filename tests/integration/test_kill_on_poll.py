@@ -27,12 +27,14 @@ def work(path: str) -> None:
 
 async def _work(path: str) -> None:
     options = PollOptions(count=BATCH)
-    async with tarry.connect(path) as client:
-        async with client.consumer("t", group="g", commit=AutoCommit.on_poll(), poll=options) as consumer:
-            async for message in consumer:
-                say("begin", message.partition, message.offset)
-                await anyio.sleep(0.001)
-                say("end", message.partition, message.offset)
+    async with (
+        tarry.connect(path) as client,
+        client.consumer("t", group="g", commit=AutoCommit.on_poll(), poll=options) as consumer,
+    ):
+        async for message in consumer:
+            say("begin", message.partition, message.offset)
+            await anyio.sleep(0.001)
+            say("end", message.partition, message.offset)
 
 
 async def _fill(path: str) -> None:

@@ -1,8 +1,12 @@
-"""How long to wait before asking again after a refusal (C92)."""
+"""How long to wait before asking again after a refusal, and when to speak of it (C91, C92)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
+
+LINE_S = 10.0
+"""A series of refusals is logged at its first one, and then at most once in so many seconds."""
 
 
 class Backoff:
@@ -33,3 +37,55 @@ class Backoff:
     def reset(self) -> None:
         """It worked."""
         self._attempts = 0
+
+
+class Noted(NamedTuple):
+    """What a refusal asks for.
+
+    Args:
+        line: so many refusals are to be logged in one line; None: no line now.
+        is_overdue: the reader has to know.
+    """
+
+    line: int | None
+    is_overdue: bool
+
+
+class Refusals:
+    """A series of refusals of one kind of request; a success ends it.
+
+    Args:
+        limit_s: seconds for which refusals are nobody's business; from then on the reader is told of each.
+        random: as for `Backoff`.
+    """
+
+    def __init__(self, *, limit_s: float, random: Callable[[], float]) -> None:
+        self._limit_s = limit_s
+        self._backoff = Backoff(random=random)
+        self._since: float | None = None
+        self._logged_at: float | None = None
+        self._unlogged = 0
+
+    @property
+    def count(self) -> int:
+        """Refusals since the last success."""
+        return self._backoff.attempts
+
+    def note(self, now: float) -> Noted:
+        """The request was refused."""
+        self._unlogged += 1
+        since = self._since = now if self._since is None else self._since
+        line = None
+        if self._logged_at is None or now - self._logged_at >= LINE_S:
+            line, self._unlogged, self._logged_at = self._unlogged, 0, now
+        return Noted(line, now - since >= self._limit_s)
+
+    def pause(self) -> float:
+        """Seconds to wait before the request is made again."""
+        return self._backoff.next()
+
+    def reset(self) -> None:
+        """It worked."""
+        self._backoff.reset()
+        self._since = self._logged_at = None
+        self._unlogged = 0

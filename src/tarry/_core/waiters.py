@@ -6,7 +6,8 @@ however many wait. Here are thresholds and deadlines only: what is probed and wh
 a wait over many partitions has gathered is in `readiness`.
 
 Time: reads no clock. Bounds: `per_partition_max` waiters with one target, `total_max` waiters, `entries_max` heap
-entries; heaps are rebuilt when more than half of all entries are dead.
+entries; heaps are rebuilt when more than half of all entries, and more than `dead_max`, are dead. That slack makes the
+end of one wait over many partitions cheap: its entries are cleared away together with those of the next ones.
 """
 
 from __future__ import annotations
@@ -62,10 +63,18 @@ class _Heaps:
 class Waiters:
     """All parked waiters of one pump."""
 
-    def __init__(self, *, per_partition_max: int = 1024, total_max: int = 65_536, entries_max: int = 1_048_576) -> None:
+    def __init__(
+        self,
+        *,
+        per_partition_max: int = 1024,
+        total_max: int = 65_536,
+        entries_max: int = 1_048_576,
+        dead_max: int = 16_384,
+    ) -> None:
         self._per_partition_max = per_partition_max
         self._total_max = total_max
         self._entries_max = entries_max
+        self._dead_max = dead_max
         self._heaps: dict[Partition, _Heaps] = {}
         self._deadlines: list[_Entry] = []
         self._alive: dict[Parked, None] = {}
@@ -109,7 +118,7 @@ class Waiters:
         del self._alive[parked]
         self._count_poll(parked, -1)
         self._dead += _weight(parked)
-        if self._dead * 2 > self._entries:
+        if self._dead > self._dead_max and self._dead * 2 > self._entries:
             self._rebuild()
         return True
 
@@ -168,7 +177,7 @@ class Waiters:
         """Assert the invariants (tests)."""
         assert all(parked.alive for parked in self._alive)
         assert 0 <= self._dead <= self._entries
-        assert self._dead * 2 <= self._entries
+        assert self._dead <= self._dead_max or self._dead * 2 <= self._entries
         wanted = [threshold for parked in self._alive for threshold in parked.thresholds]
         by_messages = [entry for heaps in self._heaps.values() for entry in heaps.messages if entry[2].alive]
         by_bytes = [entry for heaps in self._heaps.values() for entry in heaps.bytes if entry[2].alive]
@@ -178,7 +187,7 @@ class Waiters:
 
     @property
     def entries(self) -> int:
-        """Heap entries, dead ones included (bounded by twice the living)."""
+        """Heap entries, dead ones included (bounded by twice the living and `dead_max`)."""
         return self._entries
 
     def _check_room(self, parked: Parked) -> None:

@@ -133,10 +133,11 @@ class _Member:
             self.reports.append(("stopped in the middle", await consumer.shutdown()))
 
     async def live_until_cancelled(self, quota: int) -> tarry.Message | None:
-        """Work until so many messages are counted; then be cancelled in the middle of the next one, which is returned."""
+        """Work until so many messages are counted; then be cancelled at work on the next one, which is returned."""
         scope = anyio.CancelScope()
+        consumer = self._consumer()
         with scope:
-            async with self._consumer() as consumer, anyio.create_task_group() as tasks:
+            async with consumer, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._work, consumer, quota, scope.cancel)
                 await self.seen.complete.wait()
         self.reports.append(("cancelled in its loop body", await consumer.shutdown()))
@@ -200,10 +201,8 @@ async def _consume(client: tarry.Client, sent: Counter[int]) -> None:
         print(f"  started again it counted {member.counted - before:,} more")
     for message in in_work:
         if message is not None:
-            place = message.partition, message.offset
-            print(
-                f"  offset {place[1]} of partition {place[0]} was in work at the cancel; counted {seen.done[place]} time"
-            )
+            times = seen.done[message.partition, message.offset]
+            print(f"  at work was offset {message.offset} of partition {message.partition}, counted {times} time")
     _print_years(seen.tally)
     twice = sum(count - 1 for count in seen.done.values())
     print(f"  counted {len(seen.done):,} messages, {twice} of them twice; missing {sent.total() - len(seen.done)}")

@@ -6,6 +6,7 @@ Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`mem
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -148,7 +149,7 @@ class Consumer:
         self._reader: Task = None
         self._reading = False
         self._delivered_any = False
-        self._rebalances = 0
+        self._is_interrupted = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
         self._settling: anyio.Event | None = None
@@ -157,6 +158,11 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<tarry {self._reads}, {self._state.value}>"
+
+    def __del__(self) -> None:
+        """What was committed for a consumer that nobody shut down, and not finished, is lost to the next run (C68)."""
+        if getattr(self, "_state", State.NEW) is State.OPEN:
+            warnings.warn(f"{self!r} was never shut down; use `async with`", ResourceWarning, stacklevel=2)
 
     # --------------------------------------------------------------------------------------------- life
 
@@ -186,6 +192,7 @@ class Consumer:
         beside: list[Loop] = [self._storing.run]
         if self._reads.identity.kind == "group":
             self._membership = self._join_in()
+            self._membership.begin()
             beside.append(self._follow_group)
         else:
             self._positions.assign(self._standing.session.assignment.owned)
@@ -380,10 +387,9 @@ class Consumer:
                 self._worker.demand(None)
 
     async def _gather(self, demand: Demand) -> Batch:
-        rebalances = self._rebalances
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._rebalances != rebalances:
+            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -394,6 +400,7 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
+        self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
         segments = self._fetches.gather(
             demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
@@ -439,6 +446,7 @@ class Consumer:
                 self._worker.raise_pending()
                 segment = self._fetches.take()
                 if segment is not None:
+                    self._is_interrupted = False
                     break
                 self._worker.raise_dead_end()
                 self._worker.awaited()
@@ -527,8 +535,8 @@ class Consumer:
             self._cursor = iter(())
 
     def _interrupt(self) -> None:
-        """A `poll` that waits returns what it has (K55)."""
-        self._rebalances += 1
+        """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
+        self._is_interrupted = True
         self._arrived()
 
     def _holds(self, partition: TopicPartition) -> bool:

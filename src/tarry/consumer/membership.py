@@ -22,13 +22,13 @@ import anyio.abc
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.backoff import Backoff
+from tarry._core.backoff import Backoff, Refusals
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
 from tarry.config import ConsumerOptions
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
-from tarry.consumer.worker import REFUSALS_MAX, Worker
+from tarry.consumer.worker import Worker
 from tarry.errors import FeatureUnavailable, FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
 from tarry.types import Ownership, TopicPartition
@@ -103,12 +103,18 @@ class Membership:
         self._hook_lane = anyio.Lock()
         self._leaving: dict[TopicPartition, None] = {}
 
+    def begin(self) -> None:
+        """Hold what the session came with."""
+        assignment = self._standing.session.assignment
+        self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
+
     async def run(self, worker: Worker) -> None:
         """Follow the assignment until cancelled. Steps that are under way are abandoned then (K50)."""
         self._worker = worker
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._beat)
+            self._welcome({partition: self._positions[partition].ownership for partition in self._positions})
             await self._follow()
 
     async def farewell(self) -> None:
@@ -156,7 +162,8 @@ class Membership:
         new = {at: ownership for at, ownership in assignment.owned.items() if at not in self._positions}
         new = {at: ownership for at, ownership in new.items() if at not in self._leaving}
         if new:
-            self._take(new)
+            self._hold(new)
+            self._welcome(new)
         return assignment.version
 
     async def _rejoin(self) -> None:
@@ -169,23 +176,24 @@ class Membership:
         )
         self._leaving.clear()
         self._lose(list(self._positions))
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             try:
                 self._standing.session = await self._join()
             except TarryError as error:
                 if not may_pass(error):
                     raise
-                if backoff.attempts >= REFUSALS_MAX:
+                if refusals.note(anyio.current_time()).is_overdue:
                     self._worker.tell(error)
-                await anyio.sleep(backoff.next())
+                await anyio.sleep(refusals.pause())
             else:
                 self._standing.session.touch()
                 return
 
     # ------------------------------------------------------------------------------------------- taking over
 
-    def _take(self, new: Mapping[TopicPartition, Ownership]) -> None:
+    def _hold(self, new: Mapping[TopicPartition, Ownership]) -> None:
+        """Nothing of new partitions is delivered before the hook has run."""
         held = {partition: self._positions[partition].ownership for partition in self._positions}
         if len(held) + len(new) > abc.TARGETS_MAX:
             raise FeatureUnavailable(
@@ -193,14 +201,17 @@ class Membership:
                 f"{abc.TARGETS_MAX} in one consumer: start more members"
             )
         self._positions.assign(held | dict(new))
+        if self._hooks.on_assigned is not None:
+            for partition in new:
+                self._positions.close(partition)
+
+    def _welcome(self, new: Mapping[TopicPartition, Ownership]) -> None:
         if self._hooks.on_assigned is None:
             self._worker.kick()
-            return
-        for partition in new:
-            self._positions.close(partition)
-        self._tasks.start_soon(self._welcome, new)
+        elif new:
+            self._tasks.start_soon(self._tell_assigned, new)
 
-    async def _welcome(self, new: Mapping[TopicPartition, Ownership]) -> None:
+    async def _tell_assigned(self, new: Mapping[TopicPartition, Ownership]) -> None:
         error = await self._call(self._hooks.on_assigned, list(new))
         for partition, ownership in new.items():
             if partition not in self._leaving:

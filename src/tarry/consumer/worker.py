@@ -24,7 +24,7 @@ import anyio
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.backoff import Backoff
+from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._wire.batch import DECODE_BYTES
@@ -49,7 +49,7 @@ LOG_WAIT_MAX = 30.0
 EARLY = 0.9
 """An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
 REFUSALS_MAX = 6
-"""So many refusals in a row, about three seconds, are retried in silence; the next one is the reader's error (C91)."""
+"""So many times in a row a poll may find out which partition a wait was refused for."""
 TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
 HEAD_START_S = 0.1
@@ -271,16 +271,16 @@ class Worker:
     # ------------------------------------------------------------------------------------------- resolving
 
     async def _resolving(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
-            refusals = [await self._resolve(partition) for partition in self._unresolved()]
+            answers = [await self._resolve(partition) for partition in self._unresolved()]
             self._first_round.set()
-            refusal = next((refusal for refusal in refusals if refusal is not None), None)
+            refusal = next((answer for answer in answers if answer is not None), None)
             if refusal is not None:
-                self._report_refusal(refusal, backoff)
-                await anyio.sleep(backoff.next())
-            elif refusals:
-                backoff.reset()
+                self._report_refusal(refusal, refusals)
+                await anyio.sleep(refusals.pause())
+            elif answers:
+                refusals.reset()
             else:
                 await self._kicked("resolving")
 
@@ -310,19 +310,19 @@ class Worker:
     # ------------------------------------------------------------------------------------------- fetching
 
     async def _fetching(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         pacing = Backoff()
         while True:
             plan = self._fetches.plan() if self._commits is None else self._fetches.plan_committing()
             if plan is not None:
                 targets = self._targets(plan.partitions)
-                brought = await self._fetch(targets, backoff, count=plan.count, max_bytes=plan.max_bytes)
+                brought = await self._fetch(targets, refusals, count=plan.count, max_bytes=plan.max_bytes)
                 if brought:
                     pacing.reset()
                 else:  # refused; or nothing there, though the log had said so
-                    await self._pause("fetching", (backoff if brought is None else pacing).next())
+                    await self._pause("fetching", refusals.pause() if brought is None else pacing.next())
             elif self._alone():
-                await self._fetch_alone(backoff, pacing)
+                await self._fetch_alone(refusals, pacing)
             else:
                 await self._kicked("fetching")
 
@@ -332,7 +332,7 @@ class Worker:
             return False
         return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
 
-    async def _fetch_alone(self, backoff: Backoff, pacing: Backoff) -> None:
+    async def _fetch_alone(self, refusals: Refusals, pacing: Backoff) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
         room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
@@ -345,7 +345,7 @@ class Worker:
         with direct.scope:
             brought = await self._fetch(
                 targets,
-                backoff,
+                refusals,
                 count=count,
                 max_bytes=min(max_bytes, missing or max_bytes),
                 min_count=min(min_count, count),
@@ -355,13 +355,13 @@ class Worker:
         if direct.scope.cancelled_caught:
             return
         self._answered(demand)
-        spacing = backoff.next() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
+        spacing = refusals.pause() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
         await self._pause("fetching", spacing)
 
     async def _fetch(
         self,
         targets: Sequence[abc.FetchTarget],
-        backoff: Backoff,
+        refusals: Refusals,
         *,
         count: int,
         max_bytes: int,
@@ -393,9 +393,9 @@ class Worker:
         finally:
             self._fetches.landed(partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, partitions, epochs, backoff, waited=max_wait > 0)
+            await self._fetch_refused(refusal, partitions, epochs, refusals, waited=max_wait > 0)
             return None
-        backoff.reset()
+        refusals.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
@@ -504,7 +504,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------- watching
 
     async def _watching(self) -> None:
-        backoff = Backoff(random=self._random)
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         pacing = Backoff()
         while True:
             idle, demand = self._idle(), self._fetches.demand
@@ -513,7 +513,7 @@ class Worker:
             elif not idle or self._alone() or (demand is not None and demand.asked):
                 await self._kicked("watching")
             else:
-                await self._watch(idle, demand, backoff, pacing)
+                await self._watch(idle, demand, refusals, pacing)
 
     async def _sit_out(self, demand: Demand) -> None:
         """Nothing can be asked for (no partition has a position): a poll still ends when its wait does."""
@@ -525,7 +525,7 @@ class Worker:
             await self._kicked("watching")
 
     async def _watch(
-        self, idle: Sequence[TopicPartition], demand: Demand | None, backoff: Backoff, pacing: Backoff
+        self, idle: Sequence[TopicPartition], demand: Demand | None, refusals: Refusals, pacing: Backoff
     ) -> None:
         """One readiness wait over all idle partitions; a cancel goes out before its replacement (C79)."""
         max_wait, min_count, missing = self._terms(demand)
@@ -550,17 +550,17 @@ class Worker:
         if wait.scope.cancel_called:
             return  # replaced: whatever it may have said does not count (C78)
         if refusal is None:
-            backoff.reset()
+            refusals.reset()
             for item in ready:
                 self._fetches.ready(item.partition)
-        elif isinstance(refusal, (TopicNotFound, DataError)) and backoff.attempts < REFUSALS_MAX:
+        elif isinstance(refusal, (TopicNotFound, DataError)) and refusals.count < REFUSALS_MAX:
             for partition in idle:
                 self._fetches.ready(partition)  # fetching finds out which of them it is
         else:
-            self._report_refusal(refusal, backoff)
+            self._report_refusal(refusal, refusals)
         self._answered(demand)
         self.kick()
-        spacing = backoff.next() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
+        spacing = refusals.pause() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
         await self._pause("watching", spacing)
 
     def _fits(self, wait: Wait) -> bool:
@@ -611,7 +611,7 @@ class Worker:
         error: TarryError,
         partitions: Sequence[TopicPartition],
         epochs: Sequence[int],
-        backoff: Backoff,
+        refusals: Refusals,
         *,
         waited: bool,
     ) -> None:
@@ -619,10 +619,10 @@ class Worker:
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
-            self._report_refusal(error, backoff)
+            self._report_refusal(error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:
-            await self._fetch_singly(partitions, backoff)
+            await self._fetch_singly(partitions, refusals)
         elif self._is_same(partitions[0], epochs[0]):
             self._stop_partition(partitions[0], error)
 
@@ -630,7 +630,7 @@ class Worker:
         place = self._positions.get(partition)
         return place is not None and place.epoch == epoch
 
-    async def _fetch_singly(self, partitions: Sequence[TopicPartition], backoff: Backoff) -> None:
+    async def _fetch_singly(self, partitions: Sequence[TopicPartition], refusals: Refusals) -> None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
@@ -640,22 +640,27 @@ class Worker:
         for partition in partitions:
             room = self._fetches.room()
             if room is not None and partition in self._active():
-                await self._fetch(self._targets([partition]), backoff, count=room[0], max_bytes=room[1])
+                await self._fetch(self._targets([partition]), refusals, count=room[0], max_bytes=room[1])
 
-    def _report_refusal(self, error: TarryError, backoff: Backoff) -> None:
+    def _report_refusal(self, error: TarryError, refusals: Refusals) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
 
         A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
         committing one may have stored is brought back at the end (C28, C93). A fence is the membership's to deal with:
         the new assignment is on its way (C22).
         """
-        if backoff.attempts == 0:
-            self._instruments.emit("refused", error=str(error))
+        line, is_overdue = refusals.note(anyio.current_time())
         may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
-        if not may_pass or backoff.attempts >= REFUSALS_MAX:
+        if line is not None:
+            self._log_refusal(error, line)
+        if is_overdue or not may_pass:
             self._errors[None] = error
         self._settle()
         self._arrived()
+
+    def _log_refusal(self, error: TarryError, count: int) -> None:
+        what = "a request was refused" if count == 1 else f"{count} requests were refused, the last one"
+        self._instruments.warn("consumer", "refused", f"{what}: {error}; asking again", error=str(error), count=count)
 
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
         self.stopped[partition] = self._errors[partition] = error

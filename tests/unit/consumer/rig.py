@@ -85,7 +85,7 @@ class Rig:
 
     def group_stored(self, partition: TopicPartition, group: str = GROUP) -> int | None:
         """What the log holds for a group."""
-        return self.pump._find(partition).stored.get(f"group:{group}")
+        return self.pump.view.find(partition).stored.get(f"group:{group}")
 
     def calls(self, *operations: Operation) -> list[Call]:
         """What the consumer has sent so far."""

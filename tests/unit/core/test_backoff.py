@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarry._core.backoff import Backoff
+from tarry._core.backoff import Backoff, Refusals
+from tests.marks import rule
 
 
 def test_delays_double_up_to_the_cap() -> None:
@@ -41,3 +42,34 @@ def test_jitter_is_full_and_stays_below_the_ceiling(shares: list[float]) -> None
     backoff = Backoff(first_s=0.5, max_s=4.0, random=lambda: next(chances))
     for attempt, share in enumerate(shares):
         assert backoff.next() == min(0.5 * 2**attempt, 4.0) * share
+
+
+class TestRefusals:
+    @rule("C91")
+    def test_the_reader_is_told_of_each_refusal_once_the_limit_is_over(self) -> None:
+        refusals = Refusals(limit_s=10.0, random=lambda: 0.5)
+        assert [refusals.note(now).is_overdue for now in (0.0, 5.0, 9.9, 10.0, 11.0)] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+        ]
+        refusals.reset()
+        assert [refusals.note(now).is_overdue for now in (12.0, 21.9, 22.0)] == [False, False, True]
+
+    @rule("C92")
+    def test_the_first_refusal_is_logged_and_then_one_line_in_ten_seconds_with_their_number(self) -> None:
+        refusals = Refusals(limit_s=10.0, random=lambda: 0.5)
+        lines = [refusals.note(now).line for now in (0.0, 0.1, 0.3, 9.0, 10.0, 12.0, 19.9, 20.0)]
+        assert lines == [1, None, None, None, 4, None, None, 3]
+        refusals.reset()
+        assert refusals.note(21.0).line == 1
+
+    @rule("C92")
+    def test_pauses_double_and_start_over_after_a_success(self) -> None:
+        refusals = Refusals(limit_s=10.0, random=lambda: 1.0)
+        assert [refusals.pause() for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+        assert refusals.count == 7
+        refusals.reset()
+        assert (refusals.pause(), refusals.count) == (0.05, 1)

@@ -185,7 +185,7 @@ def test_wakes_and_deadlines_make_room_too():
 
 
 def test_dead_entries_never_outnumber_the_living():
-    waiters = Waiters()
+    waiters = Waiters(dead_max=0)
     kept = [park(waiters, number, 10 + number, bytes_at=10 + number) for number in range(3)]
     for _ in range(10_000):
         waiters.remove(park(waiters, "gone", 5, deadline=5.0, bytes_at=5))
@@ -196,7 +196,7 @@ def test_dead_entries_never_outnumber_the_living():
 
 
 def test_partitions_that_nobody_waits_for_are_forgotten():
-    waiters = Waiters()
+    waiters = Waiters(dead_max=0)
     for number in range(1000):
         waiters.remove(park(waiters, number, 5, partition=number))
     assert len(waiters._heaps) <= 1
@@ -204,13 +204,26 @@ def test_partitions_that_nobody_waits_for_are_forgotten():
 
 def test_rebuilding_is_paid_for_by_what_went(monkeypatch: pytest.MonkeyPatch):
     """A hundred parked, then come and go: heapify runs once per about as many removals as there are entries."""
-    waiters = Waiters()
+    waiters = Waiters(dead_max=0)
     for number in range(100):
         park(waiters, number, 10**6)
     with heap_operations(monkeypatch) as done:
         for _ in range(10_000):
             waiters.remove(park(waiters, "gone", 5))
     assert done.count("heapify") <= 3 * 10_000 / 100 + 3
+
+
+def test_waits_over_many_partitions_that_end_one_after_the_other_are_cleared_away_together(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A thousand partitions, one of them written again and again: not a thousand heaps for each answer."""
+    waiters = Waiters()
+    with heap_operations(monkeypatch) as done:
+        for number in range(100):
+            waiters.park(number, 10.0, [Threshold(partition, number) for partition in range(1000)])
+            assert len(waiters.advanced(7, number, 0)) == 1
+        assert done.count("heapify") <= 100 * 2001 / 10
+        assert waiters.entries <= 16_384 + 2 * 1001
 
 
 @rule("S25", "S54")

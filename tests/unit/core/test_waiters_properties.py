@@ -32,7 +32,9 @@ class Entry:
 class WaitersMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.waiters = Waiters(per_partition_max=PER_PARTITION_MAX, total_max=TOTAL_MAX, entries_max=ENTRIES_MAX)
+        self.waiters = Waiters(
+            per_partition_max=PER_PARTITION_MAX, total_max=TOTAL_MAX, entries_max=ENTRIES_MAX, dead_max=0
+        )
         self.parked: list[Entry] = []  # in the order of parking
         self.rotation: list[Entry] = []  # in the order of the sweep
         self.messages = dict.fromkeys(PARTITIONS, 0)

@@ -404,8 +404,10 @@ class Coordinator:
 
     def _admit(self, seat: Seat) -> None:
         self.requests += 1
-        self._view.check()
-        seat.check()
+        if self._view.failure is not None:
+            raise own(self._view.failure)
+        if not seat.open:
+            raise seat.refusal()
 
     def _entry_of(self, seat: Seat) -> _Entry:
         return self._entries[seat.identity.name or ""]

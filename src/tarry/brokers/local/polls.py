@@ -134,8 +134,10 @@ class Polls:
 
     def check_member(self, member: Member) -> None:
         """The store is there and the session is open."""
-        self._view.check()
-        member.check()
+        if self._view.failure is not None:
+            raise own(self._view.failure)
+        if not member.open:
+            raise member.refusal()
 
     def _admit(self, probe: Probe) -> None:
         self.requests += 1

@@ -40,11 +40,6 @@ class Member:
     def __post_init__(self) -> None:
         self.fenced = self.identity.kind == "group"
 
-    def check(self) -> None:
-        """Refuse a session that is over."""
-        if not self.open:
-            raise self.refusal()
-
     def refusal(self) -> NotAMember:
         """What its requests get once it is over."""
         return NotAMember(self.why)

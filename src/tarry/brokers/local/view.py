@@ -149,12 +149,14 @@ class View:
         """A topic, or `TopicNotFound`."""
         topic = self.topics.get(name)
         if topic is None:
-            raise TopicNotFound(f"topic {name!r} does not exist; create it first (create_topic)")
+            raise _no_topic(name)
         return topic
 
     def find(self, at: TopicPartition) -> Partition:
         """A partition by name, or `TopicNotFound`."""
-        topic = self.topic(at.topic)
+        topic = self.topics.get(at.topic)
+        if topic is None:
+            raise _no_topic(at.topic)
         if not 0 <= at.partition < len(topic.partitions):
             raise TopicNotFound(
                 f"topic {at.topic!r} has no partition {at.partition}; it has {len(topic.partitions)}, "
@@ -169,11 +171,6 @@ class View:
     def is_gone(self, part: Partition) -> bool:
         """Its topic was deleted, or the store read everything again and it was not there."""
         return self._partitions.get(part.id) is not part
-
-    def check(self) -> None:
-        """Raise why the store is gone, if it is."""
-        if self.failure is not None:
-            raise own(self.failure)
 
     # -- following the store
 
@@ -231,6 +228,10 @@ class View:
             part.log_start, part.log_end, part.size = now.log_start, now.log_end, now.size
             part.stored = dict(now.stored)
         return known.partitions
+
+
+def _no_topic(name: str) -> TopicNotFound:
+    return TopicNotFound(f"topic {name!r} does not exist; create it first (create_topic)")
 
 
 def own(error: TarryError) -> TarryError:
