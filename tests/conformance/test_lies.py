@@ -5,7 +5,7 @@ The lies are told by a script between the suite and the log in memory, which pas
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,17 +18,9 @@ import pytest
 import tarry
 from tarry import abc
 from tarry.errors import TopicExists
-from tarry.testing import (
-    Action,
-    Call,
-    CarryOut,
-    Operation,
-    ScriptedBroker,
-    answer_empty,
-    delay,
-)
+from tarry.testing import Action, Call, CarryOut, Operation, ScriptedBroker, answer_empty, delay
 from tarry.testing.conformance import BrokerConformance, Timeouts
-from tarry.types import Offset, Ownership, Position, Receipt, TopicInfo
+from tarry.types import GroupInfo, Offset, Ownership, Position, Receipt, TopicInfo
 
 
 class Liar(BrokerConformance):
@@ -81,8 +73,10 @@ async def nothing(_: Call, __: CarryOut) -> None:
 
 async def deaf(_: Call, carry_out: CarryOut) -> object:
     """Hear no cancel."""
+    answers: list[object] = []
     with anyio.CancelScope(shield=True):
-        return await carry_out()
+        answers.append(await carry_out())
+    return answers[0]
 
 
 async def mild(call: Call, carry_out: CarryOut) -> object:
@@ -99,6 +93,30 @@ async def one_by_one(call: Call, carry_out: CarryOut) -> None:
     for at, offset in wanted.items():
         call.arguments["offsets"] = {at: offset}
         await carry_out()
+
+
+def backwards(found: Sequence[Any], _: Call) -> Sequence[Any]:
+    return found[::-1]
+
+
+def targets_backwards(reply: abc.PollReply, _: Call) -> abc.PollReply:
+    return replace(reply, targets=reply.targets[::-1])
+
+
+def without_histories(call: Call) -> list[abc.FetchTarget]:
+    return [replace(target, history=None) for target in call.arguments["targets"]]
+
+
+def without_gap(reply: abc.TargetReply) -> abc.TargetReply:
+    return replace(reply, asked=reply.position)
+
+
+def twice(argument: str) -> Callable[[Call], object]:
+    return lambda call: 2 * call.arguments[argument]
+
+
+def first_member(info: GroupInfo, _: Call) -> GroupInfo:
+    return replace(info, members=info.members[:1])
 
 
 def shorter(reply: abc.TargetReply) -> abc.TargetReply:
@@ -136,7 +154,7 @@ def further(found: abc.Resolved, _: Call) -> abc.Resolved:
 
 LIES: list[tuple[str, Operation, Action]] = [
     ("a_topic_is_created_once", "create_topic", mild),
-    ("topics_are_listed_by_name", "list_topics", telling(lambda found, _: found[::-1])),
+    ("topics_are_listed_by_name", "list_topics", telling(backwards)),
     ("a_description_counts_what_is_there", "describe_topic", telling(without_size)),
     ("deleting_a_topic_ends_what_waits_for_it", "delete_topic", nothing),
     ("a_receipt_names_the_first_message_of_its_batch", "append", telling(at_the_beginning)),
@@ -144,16 +162,16 @@ LIES: list[tuple[str, Operation, Action]] = [
     ("an_assignment_that_stays_keeps_who_follows_it_waiting", "changed", asking(version=lambda _: -1)),
     ("leaving_ends_what_the_session_has_out", "leave", nothing),
     ("a_start_is_found_alike_by_resolve_and_by_a_poll", "resolve", telling(further)),
-    ("every_target_is_answered_in_the_order_asked", "poll", telling(lambda reply, _: replace(reply, targets=reply.targets[::-1]))),
+    ("every_target_is_answered_in_the_order_asked", "poll", telling(targets_backwards)),
     ("count_is_exact_over_all_targets", "poll", telling_of_targets(shorter)),
-    ("count_is_exact_over_all_targets", "poll", asking(count=lambda call: call.arguments["count"] + 1)),
-    ("max_bytes_is_exact_over_all_targets", "poll", asking(max_bytes=lambda call: 2 * call.arguments["max_bytes"])),
-    ("a_target_of_another_history_reads_nothing", "poll", asking(targets=lambda call: [replace(target, history=None) for target in call.arguments["targets"]])),
-    ("what_retention_removed_is_skipped_and_the_gap_is_told", "poll", telling_of_targets(lambda reply: replace(reply, asked=reply.position))),
+    ("count_is_exact_over_all_targets", "poll", asking(count=twice("count"))),
+    ("max_bytes_is_exact_over_all_targets", "poll", asking(max_bytes=twice("max_bytes"))),
+    ("a_target_of_another_history_reads_nothing", "poll", asking(targets=without_histories)),
+    ("what_retention_removed_is_skipped_and_the_gap_is_told", "poll", telling_of_targets(without_gap)),
     ("min_count_waits_for_so_many", "poll", asking(min_count=lambda _: 1)),
     ("a_waiting_poll_is_answered_by_the_append", "poll", answer_empty()),
     ("a_waiting_poll_is_answered_by_the_append", "poll", delay(1.0, reply=True)),
-    ("the_end_of_the_wait_answers_with_what_there_is", "poll", asking(max_wait=lambda call: 2 * call.arguments["max_wait"])),
+    ("the_end_of_the_wait_answers_with_what_there_is", "poll", asking(max_wait=twice("max_wait"))),
     ("a_withdrawn_poll_is_gone_and_the_session_goes_on", "poll", deaf),
     ("targets_that_have_something_are_named_at_once", "wait_ready", telling(all_ready)),
     ("an_append_to_one_of_many_answers_with_that_one", "wait_ready", answer_empty()),
@@ -170,8 +188,8 @@ LIES: list[tuple[str, Operation, Action]] = [
     ("a_clean_leave_hands_over_at_once", "leave", nothing),
     ("another_ownership_is_refused", "store_offset", asking(ownership=held)),
     ("a_former_owner_stores_nothing_any_more", "store_offset", asking(ownership=held)),
-    ("groups_are_listed_while_anything_is_known_of_them", "list_groups", telling(lambda found, _: found[::-1])),
-    ("a_group_is_described_as_it_is", "describe_group", telling(lambda info, _: replace(info, members=info.members[:1]))),
+    ("groups_are_listed_while_anything_is_known_of_them", "list_groups", telling(backwards)),
+    ("a_group_is_described_as_it_is", "describe_group", telling(first_member)),
     ("a_reset_is_checked_as_a_whole_first", "reset_group", one_by_one),
     ("what_is_out_ends", "aclose", nothing),
     ("nothing_is_answered_afterwards", "aclose", nothing),

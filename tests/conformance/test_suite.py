@@ -1,4 +1,4 @@
-"""The shipped suite itself: nothing of it is hidden, every test names rules that exist, and it skips by its table alone.
+"""The shipped suite itself: nothing of it is hidden, tests name rules that exist, and only its table skips.
 
 Not here: the brokers that it runs against (test_brokers.py), whether it notices what is wrong (test_lies.py).
 """
@@ -74,3 +74,9 @@ def test_every_entry_of_the_table_of_skips_names_tests() -> None:
 def test_only_the_table_skips() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCE.glob("*.py"))
     assert re.findall(r"pytest\.(skip|xfail|importorskip|mark)\b", sources) == ["skip"]
+
+
+def test_the_page_shows_the_table_of_skips() -> None:
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("| a broker without | skips |")
+    assert re.findall(r"^\| `(.+?)` \|", table, flags=re.MULTILINE) == list(SKIPS)

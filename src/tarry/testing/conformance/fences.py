@@ -282,6 +282,17 @@ class GroupOffsets(Suite):
         by_owner = {at: offset.owner for at, offset in info.offsets.items()}
         assert by_owner == {at: one.id if at in first.assignment.owned else two.id for at in partitions}
 
+    @rests_on("K104")
+    async def test_names_of_groups_and_members_come_back_byte_for_byte(self, rig: Rig) -> None:
+        (at,) = await rig.topic()
+        member = await rig.member(at.topic, group="グループ é", static="член e\u0301")
+        await owns(rig, member, at)
+        info = await rig.broker.describe_group(rig.name("グループ é"))
+        assert (info.name, [each.member for each in info.members]) == (rig.name("グループ é"), ["член e\u0301"])
+        assert await self._listed(rig) == {rig.name("グループ é"): 1}
+        with refused(GroupNotFound):
+            await rig.broker.describe_group(rig.name("グループ e\u0301"))
+
     @rests_on("design 1.1")
     async def test_groups_are_listed_while_anything_is_known_of_them(self, rig: Rig) -> None:
         (at,) = await rig.topic()

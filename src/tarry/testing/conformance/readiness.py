@@ -46,6 +46,18 @@ class Readiness(Suite):
         await reader.store_offset(at, Offset(0), ownership=UNFENCED)
         assert (await rig.wait(reader, (at, Start.next())))[at].messages == 1
 
+    @rests_on("S11", "S52")
+    async def test_a_start_is_found_when_a_readiness_wait_begins(self, rig: Rig) -> None:
+        (at,) = await rig.topic()
+        await rig.append(at, b"a", b"b")
+        readers = [await rig.reader(at) for _ in range(2)]
+        waits = [rig.ask(rig.wait, each, (at, Start.end()), min_count=1 + i) for i, each in enumerate(readers)]
+        await rig.settle()
+        for index, wait in enumerate(waits):
+            assert wait.is_out
+            await rig.append(at, b"c")
+            assert (await wait.answer())[at].messages == 1 + index
+
     @rests_on("C6", "S28")
     async def test_the_end_of_a_readiness_wait_names_what_there_is(self, rig: Rig) -> None:
         p0, p1 = await rig.topic(2)
@@ -166,7 +178,7 @@ class Readiness(Suite):
         for targets in [], [target((at, 0))] * 1001:
             with refused(ConfigError):
                 await reader.wait_ready(leader, targets, max_wait=1.0)
-        assert list(await rig.wait(reader, (at, 0))) == [at]
+        assert list(await rig.wait(reader, (at, 0), min_count=1, min_bytes=1, max_wait=600.0)) == [at]
 
     @rests_on("C80", "S52")
     async def test_a_thousand_targets_are_waited_for_at_once(self, rig: Rig) -> None:

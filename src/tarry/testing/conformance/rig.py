@@ -102,12 +102,17 @@ class Asked(Generic[T]):
         assert not self._answers, f"answered before it was withdrawn: {self._answers[0]!r}"
         assert self._error is None, f"answered before it was withdrawn: {self._error!r}"
 
-    async def abandon(self, *, turns: int) -> None:
-        """Cancel the task after so many turns of the loop, wherever the request may be by then."""
+    async def abandon(self, *, turns: int) -> list[T]:
+        """Cancel the task after so many turns of the loop, wherever the request may be by then.
+
+        Returns the answer, if there was one.
+        """
         for _ in range(turns):
             await anyio.lowlevel.checkpoint()
         self._scope.cancel()
-        await self._ended.wait()
+        with anyio.fail_after(self._patience):
+            await self._ended.wait()
+        return self._answers
 
 
 class Rig:
