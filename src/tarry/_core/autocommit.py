@@ -91,6 +91,15 @@ class Commits:
         if not marks.seeks:
             marks.floor = stored
 
+    def began(self, partition: TopicPartition, position: Position) -> None:
+        """Nothing was stored and reading begins behind messages that are to be skipped: there is the floor.
+
+        Else the next run would begin behind what came meanwhile.
+        """
+        marks = self[partition]
+        if marks.floor is None and not marks.seeks:
+            marks.floor = offset_before(position)
+
     def delivered(self, partition: TopicPartition, offset: Offset) -> None:
         """A message, or everything up to it, was handed over."""
         self[partition].delivered = offset

@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
-from tarry._core.fetches import Demand, Fetches, from_position
+from tarry._core.fetches import Demand, Fetches, from_position, up_to
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
@@ -204,6 +204,7 @@ class Consumer:
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            began=self._began,
             beside=beside,
             arrived=self._arrived,
             renewed=self._renewed,
@@ -530,9 +531,11 @@ class Consumer:
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; the message in hand may still be finished."""
-        if self._segment is not None and self._segment.origin.partition in set(partitions):
+        segment, hand = self._segment, self._hand
+        if segment is not None and hand is not None and segment.origin.partition in set(partitions):
             self._note()
             self._cursor = iter(())
+            self._segment = up_to(segment, hand.offset)
 
     def _interrupt(self) -> None:
         """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
@@ -651,6 +654,11 @@ class Consumer:
         self._commits.sought(owned, resolved.position)
         self._worker.moved(owned)
         return resolved.position
+
+    def _began(self, partition: TopicPartition, position: Position) -> None:
+        start = self._reads.start
+        if start.kind is StartKind.NEXT and start.otherwise == "end":
+            self._commits.began(partition, position)
 
     def _renewed(self, partition: TopicPartition) -> None:
         """What was known of a partition belongs to a topic that is gone."""

@@ -265,6 +265,8 @@ class Membership:
         deadline = anyio.current_time() + self._options.drain_timeout
         await self._worker.recall(partition, deadline)
         self._worker.forget([partition], keep=False)
+        if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
+            await self._store(self._still([partition], held))
         await self._reader.settled(partition, deadline)
         await self._give_up([partition], held)
 
@@ -274,8 +276,7 @@ class Membership:
         mine = self._still(partitions, held)
         error = await self._call(self._hooks.on_revoked, mine)
         mine = self._still(mine, held)
-        with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
-            await self._storing.finish(mine)
+        await self._store(mine)
         self._drop(self._still(mine, held), keep=False)
         if session is self._standing.session:
             try:
@@ -287,6 +288,10 @@ class Membership:
             self._apply()
         if error is not None:
             self._worker.tell(error)
+
+    async def _store(self, partitions: Sequence[TopicPartition]) -> None:
+        with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
+            await self._storing.finish(partitions)
 
     def _still(
         self, partitions: Iterable[TopicPartition], held: Mapping[TopicPartition, Ownership]

@@ -80,6 +80,7 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
@@ -95,6 +96,7 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
         renewed: Callable[[TopicPartition], None],
@@ -108,6 +110,7 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._began = began
         self._beside = beside
         self._arrived = arrived
         self._renewed = renewed
@@ -303,6 +306,7 @@ class Worker:
             return error
         else:
             if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
+                self._began(partition, resolved.position)
                 self.kick()
                 self._arrived()
         return None

@@ -19,10 +19,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
 
 import anyio
 import anyio.lowlevel
@@ -31,9 +31,11 @@ from tarry import abc
 from tarry._runtime.bridge import Call as PumpCall
 from tarry._runtime.bridge import Port, inline
 from tarry._runtime.driver import Driver
-from tarry.brokers.local.broker import LocalBroker, LocalSession
+from tarry.brokers.local.broker import GroupSession, LocalBroker, LocalSession
+from tarry.brokers.local.host import make_pump
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
+from tarry.brokers.local.view import own
 from tarry.client import Client
 from tarry.config import LogOptions
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, UsageError
@@ -87,6 +89,15 @@ class Faults:
             raise ValueError(f"times are not negative: {self}")
 
 
+class Fate(NamedTuple):
+    """What chance does to one request: a fault, and how many seconds the request and its reply are late."""
+
+    kind: ByChance | None
+    there: float
+    back: float
+
+
+NO_FATE = Fate(None, 0.0, 0.0)
 Observer = Callable[[FaultKind, "Call | None"], None]
 """Is told of every fault when it happens, with the call that it hits."""
 
@@ -99,6 +110,8 @@ class FaultyLog:
             runs.
         faults: may be replaced at any time by `log.faults = ...`; `Faults()` ends all that is random.
         observe: see `Observer`.
+
+    `pump` runs now, or ran until the crash; it may be looked at. `is_up` is False between a crash and the restart.
     """
 
     def __init__(
@@ -119,8 +132,9 @@ class FaultyLog:
         self._observe = observe
         self._driver = Driver(self)
         self._sync_at: float | None = None
-        self._layers: list[FaultLayer] = []
-        self._pump: Pump | None = None
+        self._layers: dict[FaultLayer, None] = {}
+        self.is_up = False
+        self.pump: Pump
         self._tasks = anyio.create_task_group()
 
     # -------------------------------------------------------------------------------------------- life
@@ -136,69 +150,64 @@ class FaultyLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop it; what is not durable yet becomes so."""
-        if self._pump is not None:
-            self._pump.close()
+        if self.is_up:
+            self.pump.close()
             await self.store.aclose()
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 
     @property
-    def is_up(self) -> bool:
-        """Not crashed, or started again since."""
-        return self._pump is not None
-
-    @property
-    def pump(self) -> Pump:
-        """The pump that runs now, for counters and for looking at what is stored.
-
-        Raises:
-            LogUnavailable: the log has crashed.
-        """
-        if self._pump is None:
-            raise LogUnavailable("the log has crashed and was not started again")
-        return self._pump
+    def syncs_at_once(self) -> bool:
+        """A write that comes now is durable at once."""
+        return not self.faults.sync_latency and self._sync_at is None
 
     def crash(self) -> None:
         """End the pump as a power cut does: what is not durable is gone, and no request that is out gets its answer.
 
         Until `restart` nothing can be reached. Nothing happens when the log is down already.
         """
-        if self._pump is None:
+        if not self.is_up:
             return
         self.noted("crash")
-        pump, self._pump = self._pump, None
+        self.is_up = False
         self._sync_at = None
         self.store.crash()
-        pump.failed(LogUnavailable("the log crashed while this request waited"))
+        self.pump.failed(LogUnavailable("the log crashed while this request waited"))
         for layer in self._layers:
-            layer.reset()
+            layer.crashed()
 
     def restart(self) -> None:
-        """Open a new pump over what is durable. Standalone sessions go on under their identity, as if resumed."""
-        if self._pump is not None:
+        """Open a new pump over what is durable. Sessions go on there, but of members that the log knows no more."""
+        if self.is_up:
             return
-        options = self._options
-        pump = Pump(self.store, self._clock, max_wait=options.max_wait, retention_interval=options.retention_interval)
+        pump = make_pump(self.store, self._options, self._clock)
         pump.alarm = self._driver.alarm
         pump.open()
-        self._pump = pump
+        self.pump, self.is_up = pump, True
         for layer in self._layers:
             layer.attach(pump)
         self._driver.alarm(anyio.current_time())
 
     # -------------------------------------------------------------------------------------------- for the layers
 
-    def joined(self, layer: FaultLayer) -> None:
-        """One more client is connected."""
-        self._layers.append(layer)
+    def connected(self, layer: FaultLayer) -> None:
+        """One more client."""
+        self._layers[layer] = None
+
+    def gone(self, layer: FaultLayer) -> None:
+        """A client's process has ended."""
+        del self._layers[layer]
 
     def noted(self, kind: FaultKind, call: Call | None = None) -> None:
         """Count a fault."""
         self.counts[kind] += 1
         self._observe(kind, call)
 
-    def fate(self, call: Call) -> ByChance | None:
+    def fate(self, call: Call) -> Fate:
         """What chance does to a request."""
+        return Fate(self._kind(), self._lateness(call), self._lateness(call))
+
+    def _kind(self) -> ByChance | None:
         roll, faults = self.chance.random(), self.faults
         shares: tuple[tuple[ByChance, float], ...] = (
             ("lose_request", faults.lose_request),
@@ -212,8 +221,7 @@ class FaultyLog:
             roll -= share
         return None
 
-    def lateness(self, call: Call) -> float:
-        """How late a request or a reply arrives, in seconds."""
+    def _lateness(self, call: Call) -> float:
         if not self.faults.delay or self.chance.random() >= self.faults.delay:
             return 0.0
         self.noted("delay", call)
@@ -223,7 +231,7 @@ class FaultyLog:
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called (see `Driver`)."""
-        pump = None if self._pump is None else self._pump.next_deadline()
+        pump = self.pump.next_deadline() if self.is_up else None
         return min((at for at in (pump, self._sync_at) if at is not None), default=None)
 
     def tick(self, now: float) -> None:
@@ -231,8 +239,8 @@ class FaultyLog:
         if self._sync_at is not None and now >= self._sync_at:
             self._sync_at = None
             self.store.sync()
-        if self._pump is not None:
-            self._pump.tick(now)
+        if self.is_up:
+            self.pump.tick(now)
 
     def _submitted(self) -> None:
         """A write waits to become durable; it does so together with all that come until then (group commit)."""
@@ -272,12 +280,14 @@ class FaultLayer(ScriptedBroker):
     def __init__(self, log: FaultyLog, script: Script | None = None) -> None:
         self.log = log
         self._state: Literal["open", "cut", "dead"] = "open"
+        self._opened = anyio.Event()
+        self._opened.set()
         self._out: dict[anyio.CancelScope, None] = {}
         self._orphans: list[PumpCall[Any]] = []
         self._sessions: dict[FaultSession, None] = {}
         self._port = Port(inline, inline, self._withdraw)
         super().__init__(self._broker(log.pump), script)
-        log.joined(self)
+        log.connected(self)
 
     def client(self, *, instruments: Sequence[abc.Instrument] = ()) -> Client:
         """A client over this connection; enter it with `async with`, once."""
@@ -300,11 +310,13 @@ class FaultLayer(ScriptedBroker):
         if self._state == "open":
             self.log.noted("split")
             self._state = "cut"
+            self._opened = anyio.Event()
 
     def heal(self) -> None:
         """End a `split`. The log ends what it still keeps for the old connection; who waits is told that it is lost."""
         if self._state == "cut":
             self._state = "open"
+            self._opened.set()
             self.reset()
 
     def kill(self) -> None:
@@ -312,20 +324,28 @@ class FaultLayer(ScriptedBroker):
         if self._state != "dead":
             self.log.noted("kill")
             self._state = "dead"
+            self._opened = anyio.Event()
+            self.reset()
+            self.log.gone(self)
+
+    def crashed(self) -> None:
+        """The log is gone; behind a cut nobody notices, and there is nothing left to be ended at its end."""
+        self._orphans.clear()
+        if self.is_open:
             self.reset()
 
     def reset(self) -> None:
         """Both ends notice that the connection is not what it was: the log ends what is out, nobody gets an answer."""
         for scope in self._out:
             scope.cancel()
-        for call in self._orphans:
-            self._withdraw(call)
-        self._orphans.clear()
+        orphans, self._orphans = self._orphans, []
+        for call in orphans:
+            self.log.pump.cancel(call)
 
     # -------------------------------------------------------------------------------------------- the machine
 
     def attach(self, pump: Pump) -> None:
-        """The log runs in another pump from now on; sessions are resumed there."""
+        """The log runs in another pump from now on, and so do the sessions."""
         self.wrapped = self._broker(pump)
         for session in self._sessions:
             session.resume(pump, self._port)
@@ -336,7 +356,7 @@ class FaultLayer(ScriptedBroker):
     def _withdraw(self, call: PumpCall[Any]) -> None:
         if self._state == "cut":
             self._orphans.append(call)
-        elif self.log.is_up:
+        else:
             self.log.pump.cancel(call)
 
     # -------------------------------------------------------------------------------------------- calls
@@ -363,68 +383,67 @@ class FaultLayer(ScriptedBroker):
         """Take a call to the log and its answer back, as far as they get; the sender gives up at its deadline (C4)."""
         if call.operation in LOCAL:
             return await self._alone(call, carry_out)
+        fate = self.log.fate(call)
         wait: float = call.arguments.get("max_wait") or 0.0
+        if not wait and self._is_prompt(call, fate):
+            return await carry_out()
         with anyio.CancelScope(deadline=call.at + wait + self.log.faults.grace) as scope:
             self._out[scope] = None
             try:
-                return await self._there_and_back(call, carry_out)
+                return await self._there_and_back(call, carry_out, fate)
             finally:
                 del self._out[scope]
         raise _given_up(call)
 
     async def _alone(self, call: Call, carry_out: CarryOut) -> Any:
-        """What needs no request; but nobody closes a connection that is gone."""
+        """What needs no request; but news do not get through a cut, and nobody closes a connection that is gone."""
         if call.operation == "aclose" and not (self.is_open and self.log.is_up):
             await anyio.lowlevel.checkpoint()
             return None
-        return await carry_out()
+        answer = await _outcome(carry_out)
+        await self._opened.wait()
+        if isinstance(answer, TarryError):
+            raise answer
+        return answer
 
-    async def _there_and_back(self, call: Call, carry_out: CarryOut) -> Any:
-        fate, is_open = self.log.fate(call), self.is_open
-        await self._travel(call)
-        if fate == "lose_request" or not (is_open and self.is_open):
+    def _is_prompt(self, call: Call, fate: Fate) -> bool:
+        """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
+        is_slow = _is_change(call) and not self.log.syncs_at_once
+        return fate == NO_FATE and self.is_open and self.log.is_up and not is_slow
+
+    async def _there_and_back(self, call: Call, carry_out: CarryOut, fate: Fate) -> Any:
+        was_open = self.is_open
+        if fate.there:
+            await anyio.sleep(fate.there)
+        if fate.kind == "lose_request" or not (was_open and self.is_open):
             await self._lost(call, fate)
-        refusal = self._refusal(call, fate)
+        refusal = self._refusal(call, fate.kind)
         if refusal is not None:
             await anyio.lowlevel.checkpoint()
             raise refusal
         answer = await _outcome(carry_out)
-        await self._travel(call)
-        if fate == "lose_reply" or not self.is_open:
+        if fate.back:
+            await anyio.sleep(fate.back)
+        if fate.kind == "lose_reply" or not self.is_open:
             await self._lost(call, fate)
         if isinstance(answer, TarryError):
             raise answer
         return answer
 
-    async def _travel(self, call: Call) -> None:
-        late = self.log.lateness(call)
-        if late:
-            await anyio.sleep(late)
-
-    def _refusal(self, call: Call, fate: ByChance | None) -> TarryError | None:
+    def _refusal(self, call: Call, kind: ByChance | None) -> TarryError | None:
         if not self.log.is_up:
             return LogUnavailable(f"{call.operation}: nobody listens; nothing was applied")
-        if fate is None or fate not in _REFUSALS:
+        if kind is None or kind not in _REFUSALS:
             return None
-        self.log.noted(fate, call)
-        return _REFUSALS[fate](f"{call.operation}: refused by chance; nothing was applied")
+        self.log.noted(kind, call)
+        return _REFUSALS[kind](f"{call.operation}: refused by chance; nothing was applied")
 
-    async def _lost(self, call: Call, fate: ByChance | None) -> NoReturn:
+    async def _lost(self, call: Call, fate: Fate) -> NoReturn:
         """Nothing comes any more; who belongs to a process that is gone notices at once."""
-        if fate is not None and self.is_open:
-            self.log.noted(fate, call)
+        if fate.kind is not None and self.is_open:
+            self.log.noted(fate.kind, call)
         await (anyio.lowlevel.checkpoint() if self._state == "dead" else anyio.sleep_forever())
         raise _given_up(call)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """Takes the answer of a pump that answers at once."""
-
-    value: Any = field(default=None)
-
-    def reply(self, answer: Any) -> None:
-        self.value = answer
 
 
 class FaultSession(ScriptedSession):
@@ -442,9 +461,24 @@ class FaultSession(ScriptedSession):
         self._layer = layer
         self._identity = identity
         self._reads = (tuple(topics), tuple(partitions))
+        self._seen = session.assignment
+        self._lost: TarryError | None = None
 
     async def _carry_out(self, call: Call) -> Any:
-        return await self._layer.transmit(call, partial(super()._carry_out, call))
+        return await self._layer.transmit(call, partial(self._served, call))
+
+    async def _served(self, call: Call) -> Any:
+        if self._lost is not None:
+            await anyio.lowlevel.checkpoint()
+            raise own(self._lost)
+        return await super()._carry_out(call)
+
+    @property
+    def assignment(self) -> abc.Assignment:
+        """See the port; behind a cut nothing new is known."""
+        if self._layer.is_open:
+            self._seen = self.wrapped.assignment
+        return self._seen
 
     async def leave(self) -> None:
         """See the port."""
@@ -457,11 +491,32 @@ class FaultSession(ScriptedSession):
             super().touch()
 
     def resume(self, pump: Pump, port: Port) -> None:
-        """The log was started again: go on with this session there."""
-        answer = _Answer()
-        pump.open_session(answer, self._identity, *self._reads)
-        if not isinstance(answer.value, TarryError):
-            self.wrapped = LocalSession(pump, port, *answer.value)
+        """The log was started again: go on there."""
+        if isinstance(self.wrapped, GroupSession):
+            self._lost = LogUnavailable("the log was started again and does not answer yet")
+            take = partial(self._resumed, lambda seat, _: GroupSession(pump, port, seat, _nothing))
+            pump.groups.resume(_Reply(take), self._identity, self.wrapped.id)
+        else:
+            take = partial(self._resumed, partial(LocalSession, pump, port))
+            pump.open_session(_Reply(take), self._identity, *self._reads)
+
+    def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
+        if isinstance(answer, TarryError):
+            self._lost = answer
+        else:
+            self._lost = None
+            self.wrapped = make(*answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Where a pump's answer goes."""
+
+    reply: Callable[[Any], None]
+
+
+def _nothing(_: object) -> None:
+    """Nobody has to know that a session was left."""
 
 
 async def _outcome(carry_out: CarryOut) -> Any:
@@ -476,6 +531,10 @@ async def _outcome(carry_out: CarryOut) -> Any:
 
 def _given_up(call: Call) -> TarryError:
     """What a sender knows that got no answer (C4)."""
-    if call.operation in CHANGING or call.arguments.get("commit"):
+    if _is_change(call):
         return OutcomeUnknown(f"{call.operation}: no answer came; it may or may not have been applied")
     return LogUnavailable(f"{call.operation}: no answer came; nothing was applied")
+
+
+def _is_change(call: Call) -> bool:
+    return call.operation in CHANGING or bool(call.arguments.get("commit"))

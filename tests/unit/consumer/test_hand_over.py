@@ -16,7 +16,7 @@ from tarry.errors import RebalanceHookError, StaleAssignment, TarryError
 from tarry.testing import delay
 from tarry.types import Message, TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, opened, owns, places, settled, start, take
+from tests.unit.consumer.rig import P0, P1, offsets, opened, owns, places, settled, start, take, take_all
 from tests.virtual import virtual
 
 ON_POLL = AutoCommit.on_poll()
@@ -245,6 +245,49 @@ class TestGivingUp:
                 assert reading.result.offset == 0
                 if moved == out:
                     assert rig.calls("store_offset")[0].arguments["offset"] is None
+                await second.shutdown()
+
+    @rule("C32", "C36")
+    @MODES
+    @virtual(seeds=3)
+    async def test_a_late_body_is_followed_by_nothing_of_the_partition_that_was_given_up(
+        self, commit: AutoCommit
+    ) -> None:
+        """What was fetched behind the message in hand belongs to the new owner, also where the log had committed it."""
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 20)
+            await rig.fill(P1, 20)
+            async with rig.member(commit=commit, drain_timeout=1.0) as first:
+                (message,) = await take(first, 1)
+                second = await rig.member(commit=commit).__aenter__()
+                (moved,) = await owns(second, 1)
+                theirs = start(tasks, partial(take, second, 20))
+                await anyio.sleep(1)
+                found = places(await take_all(first))
+                assert {partition for partition, _ in found} == {1 - moved.partition}
+                await theirs.done.wait()
+                assert offsets(theirs.result) == list(range(20))
+                assert message.offset == 0
+                await second.shutdown()
+
+    @rule("I1")
+    @virtual(seeds=3)
+    async def test_a_partition_that_is_taken_before_its_hand_over_has_ended_loses_nothing_that_was_dropped(
+        self,
+    ) -> None:
+        async with opened(2, rebalance_timeout=2.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 20)
+            await rig.fill(P1, 20)
+            async with rig.member(commit=ON_POLL, drain_timeout=10.0) as first:
+                batch = await first.poll(count=40, min_count=40)
+                assert len(batch) == 40
+                second = await rig.member(commit=ON_POLL).__aenter__()
+                await owns(second, 1)
+                assert anyio.current_time() < 5
+                assert offsets(await take(second, 20)) == list(range(20))
+                reading = start(tasks, lambda: anext(first))
+                await anyio.sleep(5)
+                await reading.cancel()
                 await second.shutdown()
 
 

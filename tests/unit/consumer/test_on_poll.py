@@ -226,7 +226,7 @@ class TestTheEnd:
                 await consumer.poll(count=6, min_count=6)
                 batch = await consumer.poll(count=9, min_count=9)
                 report = await consumer.shutdown()
-            assert sum(report.unfinished.values()) == 9
+                assert sum(report.unfinished.values()) == 9
             finished = 6
             assert sum((rig.stored(at) or -1) + 1 for at in (P0, P1)) == finished
             assert set(await rest(rig)) >= set(places(batch))
@@ -409,6 +409,24 @@ class TestTheEnd:
             assert rig.stored(P0) == 9
             await anyio.sleep(5)
             assert rig.stored(P0) == 9
+
+
+class TestTheFirstStart:
+    @rule("I1")
+    @pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(100.0), AutoCommit.interval(0.1)])
+    @virtual(seeds=2)
+    async def test_what_comes_after_a_start_at_the_end_is_not_skipped_by_the_next_run(self, commit: AutoCommit) -> None:
+        start_rule = Start.next(otherwise=Start.end())
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=commit, start=start_rule) as consumer:
+                await consumer.ready()
+                await rig.fill(P0, 5)
+                assert (await anext(consumer)).offset == 10
+                await anyio.sleep(1)
+            assert rig.stored(P0) == 9
+            async with rig.consumer(commit=commit, start=start_rule) as consumer:
+                assert (await anext(consumer)).offset == 10
 
 
 class TestSeekAndStore:

@@ -85,7 +85,7 @@ class TestStoreOffset:
                     await consumer.store_offset(0, 0)
                 await take(consumer, 3)
                 with pytest.raises(ConfigError, match=r"offset 3 is delivered next.*force=True"):
-                    await consumer.store_offset(0, 3, force=True)
+                    await consumer.store_offset(0, 3)
                 assert rig.calls("store_offset") == []
                 await consumer.store_offset(0, 2)
                 await consumer.store_offset(0, 7, force=True)

@@ -17,7 +17,15 @@ from tarry.brokers.local.host import open_store
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.client import Client
 from tarry.config import LogOptions, TopicOptions
-from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, TopicNotFound
+from tarry.errors import (
+    CapacityExceeded,
+    LogUnavailable,
+    NotAccepted,
+    NotAMember,
+    OutcomeUnknown,
+    TarryError,
+    TopicNotFound,
+)
 from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, lose_reply, run_virtual
 from tarry.types import Offset, Ownership, Position, Receipt, TopicPartition
 from tests.marks import rule
@@ -53,7 +61,7 @@ class Rig:
 
     @property
     def end(self) -> int:
-        return self.log.pump._find(P0).log_end
+        return self.log.pump.view.find(P0).log_end
 
 
 async def append(broker: Broker, count: int = 1) -> Receipt:
@@ -90,7 +98,7 @@ async def tell(client: Client) -> list[object]:
     seen: list[object] = [await client.create_topic("t", 2)]
     async with client.producer("t") as producer:
         seen += [await producer.send(b"%d" % number, key=b"%d" % number) for number in range(20)]
-    async with client.consumer("t", name="billing", commit=AutoCommit.finished(0.5), poll=PollOptions(count=3)) as one:
+    async with client.consumer("t", name="billing", commit=AutoCommit.finished(0.53), poll=PollOptions(count=3)) as one:
         for _ in range(7):
             seen += [places([await anext(one)]), anyio.current_time()]
             await anyio.sleep(0.2)
@@ -395,6 +403,25 @@ async def test_an_answer_on_its_way_is_lost_in_a_crash():
 
 
 @virtual()
+async def test_behind_a_cut_nobody_notices_a_crash_before_it_heals():
+    async with opened() as rig, anyio.create_task_group() as tasks:
+        waiting = start(tasks, lambda: ended(lambda: rig.poll(max_wait=25)))
+        given_up = start(tasks, lambda: rig.poll(max_wait=25))
+        await settled()
+        rig.layer.split()
+        await given_up.cancel()
+        rig.log.crash()
+        await anyio.sleep(1)
+        rig.log.restart()
+        await anyio.sleep(1)
+        assert waiting.outcome == "running"
+        rig.layer.heal()
+        await waiting.done.wait()
+        assert waiting.result == (LogUnavailable, 2.0)
+        assert await ended(rig.append) == (Receipt("t", 0, Offset(0)), 0.0)
+
+
+@virtual()
 async def test_timers_of_the_log_go_on_after_a_crash():
     async with opened() as rig:
         rig.log.crash()
@@ -444,3 +471,95 @@ async def test_faults_are_reported_when_they_happen_with_the_call():
 def test_shares_and_times_that_cannot_be_are_refused(wrong: dict[str, float]):
     with pytest.raises(ValueError, match=r"between 0 and 1|not negative"):
         Faults(**wrong)
+
+
+# ---------------------------------------------------------------------------------------------------------- groups
+
+GROUP = ConsumerIdentity("billing", "group")
+
+
+@asynccontextmanager
+async def joined(**options: Any) -> AsyncGenerator[tuple[FaultyLog, FaultLayer, Session]]:
+    """A log with one topic, and the first member of a group, which owns all of it."""
+    async with FaultyLog(options=LogOptions(**options)) as log:
+        layer = FaultLayer(log)
+        await layer.create_topic("t", TopicOptions(partitions=2), exist_ok=False)
+        yield log, layer, await layer.open_session(GROUP, ["t"], [])
+
+
+@virtual()
+async def test_a_member_goes_on_after_a_crash_with_all_it_owned():
+    async with joined() as (log, _, session):
+        before = session.assignment
+        log.crash()
+        with pytest.raises(LogUnavailable):
+            await session.stored_offset(P0)
+        log.restart()
+        assert session.assignment == before
+        await session.store_offset(P0, None, ownership=before.owned[P0])
+        second = await FaultLayer(log).open_session(GROUP, ["t"], [])
+        assert len((await session.changed(before.version)).revoking) == 1
+        await session.release(list(session.assignment.revoking))
+        assert len(session.assignment.owned) == len(second.assignment.owned) == 1
+
+
+@virtual()
+async def test_a_member_whose_time_was_over_does_not_go_on_after_a_crash():
+    async with joined(session_timeout=5.0) as (log, layer, session):
+        layer.split()
+        await anyio.sleep(6)
+        log.crash()
+        log.restart()
+        layer.heal()
+        with pytest.raises(NotAMember):
+            await session.stored_offset(P0)
+        with pytest.raises(NotAMember):
+            await session.changed(session.assignment.version)
+
+
+@virtual()
+async def test_news_of_the_group_do_not_get_through_a_cut():
+    async with joined() as (log, layer, session), anyio.create_task_group() as tasks:
+        before = session.assignment
+        news = start(tasks, lambda: session.changed(before.version))
+        await settled()
+        layer.split()
+        await FaultLayer(log).open_session(GROUP, ["t"], [])
+        await anyio.sleep(1)
+        assert news.outcome == "running"
+        assert session.assignment is before
+        layer.heal()
+        await news.done.wait()
+        assert session.assignment == news.result != before
+
+
+@virtual()
+async def test_a_member_behind_a_cut_is_evicted_and_learns_it_afterwards():
+    async with joined(session_timeout=5.0) as (log, layer, session), anyio.create_task_group() as tasks:
+        news = start(tasks, lambda: session.changed(session.assignment.version))
+        second = await FaultLayer(log).open_session(GROUP, ["t"], [])
+        layer.split()
+        for _ in range(8):
+            session.touch()
+            second.touch()
+            await anyio.sleep(1)
+        assert len(second.assignment.owned) == 2
+        layer.heal()
+        await news.done.wait()
+        with pytest.raises(NotAMember):
+            await session.changed(session.assignment.version)
+
+
+@virtual()
+async def test_of_a_killed_member_the_group_learns_by_its_silence_only():
+    async with joined(session_timeout=5.0) as (log, layer, session):
+        second = await FaultLayer(log).open_session(GROUP, ["t"], [])
+        layer.kill()
+        with pytest.raises(OutcomeUnknown):
+            await session.leave()
+        await layer.aclose()
+        for _ in range(6):
+            assert not second.assignment.owned
+            second.touch()
+            await anyio.sleep(1)
+        assert len(second.assignment.owned) == 2

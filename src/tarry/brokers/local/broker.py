@@ -229,6 +229,11 @@ class GroupSession(LocalSession):
         self._seat = seat
 
     @property
+    def id(self) -> str:
+        """By which the log knows this member; outlives a restart of the log."""
+        return self._seat.id
+
+    @property
     def assignment(self) -> abc.Assignment:
         """See `abc.Session`; another thread may replace it, never change it."""
         return self._seat.shown

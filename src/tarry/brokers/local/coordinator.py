@@ -199,8 +199,12 @@ class Coordinator:
         now = self._clock.now()
         seat = Seat(identity, id=self._new_id(), touched=now, join=call)
         try:
-            self._view.check()
-            entry = self._entry_for(identity.name, topics)
+            self._check_store()
+            if not identity.name or not topics:
+                raise ConfigError(
+                    f"a member of a group needs the name of the group and topics, not {identity.name!r}, {topics!r}"
+                )
+            entry = self._entry_for(identity.name)
             self._expire(entry, now)
             member = groups.Member(seat.id, identity.member, touched=now)
             joined = entry.group.join(member, topics, self._partitions_of(topics))
@@ -211,6 +215,25 @@ class Coordinator:
         entry.seats[seat.id] = self._joins[call] = seat
         self._take_effect(entry, joined)
         self._when_saved(entry, partial(self._joined, call, seat))
+
+    def resume(self, call: Reply, identity: abc.ConsumerIdentity, member_id: str) -> None:
+        """Answer like `join` for a member that had its session before this log was opened: it goes on (design 4.1).
+
+        A member that was evicted or has left gets `NotAMember`.
+        """
+        self.requests += 1
+        now = self._clock.now()
+        try:
+            self._check_store()
+            entry = self._entry_for(identity.name)
+            self._expire(entry, now)
+            shown = abc.Assignment(*entry.group.assignment(member_id))
+        except TarryError as error:
+            call.reply(error)
+            return
+        seat = entry.seats.setdefault(member_id, Seat(identity, id=member_id, shown=shown))
+        seat.touched = now
+        self._when_saved(entry, lambda error: call.reply((seat, seat.shown) if error is None else error))
 
     def leave(self, call: Reply | None, seat: Seat) -> None:
         """End a session: it is over at once and what it owned moves; answered when that was saved, or could not be."""
@@ -404,19 +427,20 @@ class Coordinator:
 
     def _admit(self, seat: Seat) -> None:
         self.requests += 1
-        if self._view.failure is not None:
-            raise own(self._view.failure)
+        self._check_store()
         if not seat.open:
             raise seat.refusal()
+
+    def _check_store(self) -> None:
+        if self._view.failure is not None:
+            raise own(self._view.failure)
 
     def _entry_of(self, seat: Seat) -> _Entry:
         return self._entries[seat.identity.name or ""]
 
-    def _entry_for(self, name: str | None, topics: Sequence[str]) -> _Entry:
+    def _entry_for(self, name: str | None) -> _Entry:
         """The group of that name, a new one if need be; it is known once somebody has joined."""
-        if not name or not topics:
-            raise ConfigError(f"a member of a group needs the name of the group and topics, not {name!r}, {topics!r}")
-        return self._entries.get(name) or self._new_entry(name)
+        return self._entries.get(name or "") or self._new_entry(name or "")
 
     def _new_entry(self, name: str) -> _Entry:
         return _Entry(Group(name, session_timeout=self._session_timeout, rebalance_timeout=self._rebalance_timeout))

@@ -38,7 +38,7 @@ async def open_memory(start_soon: StartSoon, options: LogOptions) -> LocalBroker
 
 async def open_store(start_soon: StartSoon, store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> LocalBroker:
     """A log over any store, in this loop (simulations open several over one store)."""
-    pump, driver = _make_pump(store, options, clock)
+    pump, driver = _driven_pump(store, options, clock)
     pump.open()
     start_soon(driver.run)
 
@@ -64,8 +64,9 @@ async def open_file(path: str, options: LogOptions) -> LocalBroker:
     return LocalBroker(host.pump, Port(host.post, home, host.pump.cancel), close)
 
 
-def _make_pump(store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> tuple[Pump, Driver]:
-    pump = Pump(
+def make_pump(store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> Pump:
+    """A pump as the options say, not open yet; whoever makes it runs its deadlines."""
+    return Pump(
         store,
         clock,
         max_wait=options.max_wait,
@@ -73,6 +74,10 @@ def _make_pump(store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> tu
         session_timeout=options.session_timeout,
         rebalance_timeout=options.rebalance_timeout,
     )
+
+
+def _driven_pump(store: abc.LogStore, options: LogOptions, clock: abc.Clock) -> tuple[Pump, Driver]:
+    pump = make_pump(store, options, clock)
     driver = Driver(pump)
     pump.alarm = driver.alarm
     return pump, driver
@@ -138,7 +143,7 @@ class Host:
         clock = SystemClock()
         post = loop_post()
         store = SqliteStore(self.path, self.options, clock, post)
-        pump, driver = _make_pump(store, self.options, clock)
+        pump, driver = _driven_pump(store, self.options, clock)
         pump.open()
         self._stop = asyncio.Event()
         self._started.post, self._started.pump = post, pump

@@ -546,6 +546,40 @@ class TestRestart:
         assert len(owned(third)) == 4
         assert min(owned(third).values()) > 4
 
+    def resume(self, rig: Rig, member_id: str, group: str = "billing") -> Ask:
+        ask = Ask()
+        rig.coordinator.resume(ask, abc.ConsumerIdentity(group, "group"), member_id)
+        return ask
+
+    def test_a_session_of_before_goes_on(self):
+        rig = Rig(4)
+        first, second = rig.join(), rig.join()
+        again = self.again(rig)
+        seat, assignment = self.resume(again, first.id).answer
+        assert (assignment, seat.shown) == (first.shown, first.shown)
+        again.advance(2 * SESSION, seat)
+        assert owned(seat).keys() == {0, 1, 2, 3}, "the other one did not come back"
+        again.fence(seat, 0, owned(seat)[0])
+        assert isinstance(self.resume(again, second.id).error, NotAMember)
+        assert isinstance(self.resume(again, first.id, "another group").error, NotAMember)
+
+    def test_a_session_goes_on_once_what_it_is_shown_is_saved(self):
+        rig = Rig(2)
+        first = rig.join()
+        rig.store.submit(abc.DeleteTopic(TOPIC), lambda _: None)
+        rig.store._hold = True
+        again = self.again(rig)
+        resumed = self.resume(again, first.id)
+        assert resumed.pending
+        again.sync()
+        assert owned(resumed.answer[0]) == {}
+
+    def test_a_session_that_goes_on_twice_is_one(self):
+        rig = Rig(2)
+        first = rig.join()
+        again = self.again(rig)
+        assert self.resume(again, first.id).answer[0] is self.resume(again, first.id).answer[0]
+
     def test_a_topic_that_went_in_between_is_owned_by_nobody(self):
         rig = Rig(2)
         rig.join()

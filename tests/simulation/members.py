@@ -1,0 +1,310 @@
+"""The processes of a simulated history: each runs one consumer after another, and keeps books of what it does.
+
+A member reads with `async for`, with `anext` under timeouts, or with `poll`; its body takes its time, stores, or fails.
+From outside it is stopped, cancelled, or killed with its connection. What it writes down is what an application can
+know: what it was given, and what it has finished, by the definition of *finished* alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from tarry import AutoCommit, Batch, Message, PollOptions
+from tarry.client import Client
+from tarry.consumer.consumer import Consumer
+from tarry.errors import ConsumerFailed, NotStarted, TarryError
+from tarry.testing import Call, CarryOut, FaultLayer, Script
+from tarry.testing.faults import LOCAL
+from tests.simulation.history import (
+    Abandoned,
+    Closed,
+    Closing,
+    Delivered,
+    Finished,
+    Gave,
+    History,
+    Killed,
+    Opened,
+    Raised,
+    Reported,
+    Run,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Style = Literal["loop", "anext", "poll"]
+TOPIC = "t"
+NAME = "billing"
+
+
+class BodyFailed(Exception):
+    """The application's own error."""
+
+
+class Recording(Script):
+    """A script that does nothing but write each call of a member down."""
+
+    def __init__(self, history: History, member: str) -> None:
+        super().__init__()
+        self._history = history
+        self._member = member
+
+    async def run(self, call: Call, carry_out: CarryOut) -> Any:
+        if call.operation in LOCAL:
+            return await super().run(call, carry_out)
+        self._history.asked(self._member, call)
+        try:
+            return await super().run(call, carry_out)
+        finally:
+            self._history.answered(self._member, call)
+
+
+class Member:
+    """One member: a line of processes, each with a connection of its own and one consumer after another."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.name = f"m{number}"
+        self.partitions = world.plan.partitions_of(number)
+        self.chance = random.Random(world.plan.seed * 10 + number)
+        self.layer = FaultLayer(world.log)
+        self.run: Run | None = None
+        self.consumer: Consumer | None = None
+        self.fails_next = False
+        self._history = world.history
+        self._scope = anyio.CancelScope()
+        self._runs = 0
+        self._is_dead = False
+
+    # -------------------------------------------------------------------------------------------- life
+
+    async def live(self) -> None:
+        """Start a process after another until the world is over."""
+        while not self.world.is_over:
+            await self._process()
+
+    async def _process(self) -> None:
+        self.layer = FaultLayer(self.world.log, Recording(self._history, self.name))
+        self._is_dead = False
+        async with self.layer.client(instruments=[self._reported]) as client:
+            while not (self._is_dead or self.world.is_over):
+                await self._read_once(client)
+                await self.world.pause(self.chance.choice([0.0, 0.05, 0.4]))
+
+    def _reported(self, name: str, fields: Mapping[str, object]) -> None:
+        self._history.add(Reported(anyio.current_time(), self.name, name, dict(fields)))
+
+    async def _read_once(self, client: Client) -> None:
+        """One consumer, left in one of many ways."""
+        consumer, run = self._new_run(client)
+        with anyio.CancelScope() as self._scope:
+            try:
+                async with consumer:
+                    self.run, self.consumer = run, consumer
+                    self._history.add(Opened(anyio.current_time(), run))
+                    why = "cancelled"
+                    try:
+                        why = await self._read(run, consumer)
+                    except BodyFailed:
+                        why = "the body failed"
+                        raise
+                    finally:
+                        self._closing(run, why)
+            except BodyFailed:
+                pass
+            except TarryError as error:
+                self._history.add(Raised(anyio.current_time(), run, error))
+        if self.run is run:
+            await self._close(run, consumer)
+            self.run = self.consumer = None
+
+    def _new_run(self, client: Client) -> tuple[Consumer, Run]:
+        chance, plan = self.chance, self.world.plan
+        self._runs += 1
+        count = chance.choice([1, 3, 8, 30])
+        run = Run(self.name, self._runs, self.partitions, plan.mode, count, chance.choice([0.15, 2.0]))
+        commits = {
+            "disabled": AutoCommit.disabled,
+            "finished": lambda: AutoCommit.finished(chance.choice([0.2, 1.0])),
+            "interval": lambda: AutoCommit.interval(chance.choice([0.2, 1.0])),
+            "on_poll": AutoCommit.on_poll,
+        }
+        options: dict[str, Any] = {
+            "poll": PollOptions(
+                count=count, max_wait=chance.choice([0.5, 2.0]), max_bytes=chance.choice([150, 10_000])
+            ),
+            "commit": commits[plan.mode](),
+            "drain_timeout": run.drain_timeout,
+        }
+        return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
+
+    async def read_the_rest(self) -> None:
+        """Read everything that is left, finish it, and end."""
+        async with FaultLayer(self.world.log, Recording(self._history, self.name)).client() as client:
+            run = Run(self.name, 1, self.partitions, "finished", 100, 1.0)
+            consumer = client.consumer(TOPIC, name=NAME, partitions=self.partitions, commit=AutoCommit.finished(0.2))
+            async with consumer:
+                self.run, self.consumer = run, consumer
+                self._history.add(Opened(anyio.current_time(), run))
+                await consumer.ready(10.0)
+                while not self.world.is_read(consumer):
+                    self._finish(run)
+                    self._took(run, await consumer.poll(max_wait=5.0))
+                self._finish(run)
+                batch = await consumer.poll(max_wait=0.0)
+                assert not batch
+                self._closing(run, "all is read")
+            await self._close(run, consumer)
+
+    # -------------------------------------------------------------------------------------------- from outside
+
+    async def stop(self, why: str) -> None:
+        """Shut the consumer down from another task, as a service does that has to end."""
+        if self.run is not None and self.consumer is not None:
+            run, consumer = self.run, self.consumer
+            self._closing(run, why)
+            await self._close(run, consumer)
+
+    def cancel(self) -> None:
+        """Cancel the task that reads, wherever it is."""
+        self._scope.cancel()
+
+    def kill(self) -> None:
+        """End the process: nothing of it reaches the log any more, and nothing it has in hand is finished."""
+        self.layer.kill()
+        self._is_dead = True
+        if self.run is not None and not self.run.is_closed:
+            self.run.is_closed = True
+            self._history.add(Killed(anyio.current_time(), self.run, list(self.run.hand)))
+        self._scope.cancel()
+
+    def _closing(self, run: Run, why: str) -> None:
+        if run.closing_at is None and not run.is_closed:
+            run.closing_at = anyio.current_time()
+            self._history.add(Closing(run.closing_at, run, why))
+
+    async def _close(self, run: Run, consumer: Consumer) -> None:
+        report = await consumer.shutdown()
+        if not run.is_closed:
+            run.is_closed = True
+            self._history.add(Closed(anyio.current_time(), run, report, list(run.hand)))
+
+    # -------------------------------------------------------------------------------------------- reading
+
+    async def _read(self, run: Run, consumer: Consumer) -> str:
+        style: Style = self.chance.choice(["loop", "anext", "poll"])
+        reads = {"loop": self._loop, "anext": self._next, "poll": self._poll}
+        left = self.chance.choice([10, 1000, 1000])
+        while left > 0 and not self.world.is_over:
+            try:
+                left -= await reads[style](run, consumer)
+            except StopAsyncIteration:
+                return "it has ended"
+            except (NotStarted, ConsumerFailed) as error:
+                self._history.add(Raised(anyio.current_time(), run, error))
+                return "it has failed"
+            except TarryError as error:
+                self._history.add(Raised(anyio.current_time(), run, error))
+        return "enough read"
+
+    async def _loop(self, run: Run, consumer: Consumer) -> int:
+        """`async for`, left with a `break`: then the next read finishes what is in hand, if there is one."""
+        self._finish(run)
+        left = count = self.chance.choice([1, 5, 50])
+        async for message in consumer:
+            self._took(run, [message])
+            await self._work(run, consumer, message)
+            left -= 1
+            if not left:
+                return count
+            self._finish(run)
+        raise StopAsyncIteration
+
+    async def _next(self, run: Run, consumer: Consumer) -> int:
+        """`anext`, given up after a while."""
+        self._finish(run)
+        message: Message | None = None
+        with anyio.move_on_after(self.chance.choice([0.05, 5.0, 5.0])) as limit:
+            message = await anext(consumer)
+        if message is None:
+            assert limit.cancelled_caught
+            self._history.add(Abandoned(anyio.current_time(), run, 1))
+            return 0
+        self._took(run, [message])
+        await self._work(run, consumer, message)
+        return 1
+
+    async def _poll(self, run: Run, consumer: Consumer) -> int:
+        """`poll`, sometimes given up while it gathers."""
+        self._finish(run)
+        count = self.chance.randint(1, run.count)
+        min_count = self.chance.choice([1, (count + 1) // 2, count])
+        batch: Batch | None = None
+        with anyio.move_on_after(self.chance.choice([0.1, 5.0, 5.0])) as limit:
+            batch = await consumer.poll(count=count, min_count=min_count, max_wait=self.chance.choice([0.0, 0.3, 1.0]))
+        if batch is None:
+            assert limit.cancelled_caught
+            self._history.add(Abandoned(anyio.current_time(), run, min_count))
+            return 0
+        if batch.reason == "drain":
+            raise StopAsyncIteration
+        self._took(run, batch)
+        if batch:
+            await self._work(run, consumer, batch)
+        return max(len(batch), 1)
+
+    def _took(self, run: Run, messages: Sequence[Message]) -> None:
+        """The application was given these; of a killed process nobody knows."""
+        if run.is_closed and self._is_dead:
+            return
+        now = anyio.current_time()
+        run.hand = []
+        for (partition, ownership), group in groupby(messages, lambda message: (message.partition, message.ownership)):
+            part = list(group)
+            offsets = [message.offset for message in part]
+            self._history.add(
+                Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
+            )
+            run.hand.append((partition, offsets[0], offsets[-1]))
+
+    def _finish(self, run: Run) -> None:
+        """A read call is made: it finishes what was handed out, unless the consumer waits for nobody any more."""
+        if not run.hand or run.is_closed:
+            return
+        now, spans, run.hand = anyio.current_time(), run.hand, []
+        is_late = run.closing_at is not None and now >= run.closing_at + run.drain_timeout
+        self._history.add(Finished(now, run, spans, is_late))
+        self.world.finished(spans)
+
+    async def _work(self, run: Run, consumer: Consumer, what: Message | Batch) -> None:
+        """The body."""
+        roll = self.chance.random()
+        if roll < 0.3:
+            await anyio.sleep(self.chance.choice([0.01, 0.1, 0.1, 0.5]))
+        if self.fails_next:
+            self.fails_next = False
+            raise BodyFailed
+        if roll < 0.05 or (run.mode == "disabled" and roll > 0.4):
+            await self._store(run, consumer, what)
+
+    async def _store(self, run: Run, consumer: Consumer, what: Message | Batch) -> None:
+        spans: list[Span] = list(run.hand)
+        if run.is_closed:
+            return
+        self._history.add(Gave(anyio.current_time(), run, spans, sure=False))
+        self.world.finished(spans)
+        try:
+            with anyio.fail_after(self.chance.choice([0.05, 10.0])):
+                await consumer.store_offset(what)
+        except (TarryError, TimeoutError) as error:
+            self._history.add(Raised(anyio.current_time(), run, error))
+        else:
+            if not (run.is_closed and self._is_dead):
+                self._history.add(Gave(anyio.current_time(), run, spans, sure=True))

@@ -1,0 +1,298 @@
+"""One simulated history: a log behind a bad network, three members, a producer, and everything that happens to them.
+
+A seed decides what a history is about (`Plan`) and then, step by step, what happens. It ends in peace: faults stop,
+everybody goes on for a while or stops at once, and a last consumer of the same identity reads what is left. Nothing is
+judged here (`checkers`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from tarry._wire.batch import decode
+from tarry.abc import Query, StoreOffset
+from tarry.abc import Stored as Answer
+from tarry.config import LogOptions, TopicOptions
+from tarry.consumer.consumer import Consumer
+from tarry.errors import TarryError
+from tarry.producer.producer import Outgoing, Producer
+from tarry.testing import Backend, Call, FaultKind, FaultLayer, Faults, FaultyLog, run_virtual
+from tarry.types import Offset, Origin, Ownership, Position, Segment, TopicPartition
+from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Span, Stalled, Stored
+from tests.simulation.members import NAME, TOPIC, Member
+from tests.unit.consumer.rig import count_tasks
+
+PARTITIONS = 8
+MEMBERS = 3
+GRACE = 1.0
+"""Seconds after which a sender gives up; 10 in earnest (C4)."""
+PATIENCE = 60.0
+"""No stall: so many seconds after the last fault everything was delivered."""
+AGE_MAX = 300.0
+"""No history lasts longer, in virtual seconds."""
+MODES: list[Mode] = ["disabled", "finished", "interval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a history is about."""
+
+    seed: int
+    mode: Mode
+    faults: Faults
+    bursts: int
+    actions: int
+    runs_on: bool
+
+    @classmethod
+    def of(cls, seed: int) -> Plan:
+        """Draw one."""
+        chance = random.Random(seed)
+        share = chance.choice
+        faults = Faults(
+            delay=share([0.0, 0.0, 0.1, 0.4]),
+            latency=share([0.02, 0.2]),
+            sync_latency=share([0.0, 0.0, 0.05]),
+            lose_request=share([0.0, 0.0, 0.02, 0.1]),
+            lose_reply=share([0.0, 0.0, 0.02, 0.1]),
+            not_accepted=share([0.0, 0.02, 0.1]),
+            capacity=share([0.0, 0.02, 0.1]),
+            grace=GRACE,
+        )
+        return cls(
+            seed, chance.choice(MODES), faults, chance.randint(8, 16), chance.randint(1, 5), chance.random() < 0.4
+        )
+
+    def partitions_of(self, member: int) -> list[int]:
+        """Standalone members share the partitions out among themselves."""
+        return list(range(member, PARTITIONS, MEMBERS))
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, plan: Plan, log: FaultyLog, history: History) -> None:
+        self.plan = plan
+        self.log = log
+        self.history = history
+        self.is_over = False
+        self.chance = random.Random(plan.seed * 10 + 9)
+        self._finished: list[set[int]] = [set() for _ in range(PARTITIONS)]
+        self._over = anyio.Event()
+        self._writer = FaultLayer(log)
+        self.members = [Member(self, number) for number in range(MEMBERS)]
+        store: Any = log.store
+        self._store_for_real: Callable[[StoreOffset], Answer] = store._store
+        store._store = self._watch_store
+
+    # -------------------------------------------------------------------------------------------- the story
+
+    async def run(self) -> None:
+        """Tell it from the beginning to the end."""
+        tasks_before = count_tasks()
+        await self._writer.create_topic(TOPIC, TopicOptions(partitions=PARTITIONS), exist_ok=False)
+        async with (
+            self._writer.client() as client,
+            client.producer(TOPIC, retries=4, retry_spacing=0.2) as producer,
+            anyio.create_task_group() as lives,
+        ):
+            self.log.faults = self.plan.faults
+            for member in self.members:
+                lives.start_soon(member.live)
+            async with anyio.create_task_group() as stories:
+                stories.start_soon(self._write, producer)
+                stories.start_soon(self._act, stories)
+            self._make_peace()
+            if self.plan.runs_on:
+                await self._until(self._is_done)
+            self.is_over = True
+            self._over.set()
+            for member in self.members:
+                await member.stop("the world is over")
+        await self._read_the_rest()
+        self.history.add(
+            Quiet(
+                anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values()
+            )
+        )
+
+    def _make_peace(self) -> None:
+        """No more faults."""
+        self.history.add(Acted(anyio.current_time(), "peace"))
+        self.log.faults = Faults(grace=GRACE)
+        self.log.restart()
+        for member in self.members:
+            member.layer.heal()
+
+    async def _read_the_rest(self) -> None:
+        """A last member, alone and without faults: what was not finished comes, and that is all."""
+        last = Member(self, MEMBERS)
+        last.partitions = list(range(PARTITIONS))
+        await last.read_the_rest()
+
+    # -------------------------------------------------------------------------------------------- waiting
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than the world lasts."""
+        with anyio.move_on_after(seconds):
+            await self._over.wait()
+
+    def finished(self, spans: Sequence[Span]) -> None:
+        """Somebody has finished messages, or said so."""
+        for partition, first, last in spans:
+            self._finished[partition].update(range(first, last + 1))
+
+    def is_read(self, consumer: Consumer) -> bool:
+        """The consumer has been given everything there is."""
+        return all(consumer.position(number) == end for number, end in enumerate(self._ends()))
+
+    async def _until(self, is_true: Callable[[], bool]) -> None:
+        with anyio.move_on_after(PATIENCE):
+            while not is_true():
+                await anyio.sleep(0.2)
+            return
+        self.history.add(Stalled(anyio.current_time(), self._missing()))
+
+    def _is_done(self) -> bool:
+        """All messages are finished, or, where a mode may lose some, at least stored with nothing in hand."""
+        if self.plan.mode in ("disabled", "finished"):
+            return not self._missing()
+        stored = [self.stored(number) for number in range(PARTITIONS)]
+        in_hand = any(member.run is not None and member.run.hand for member in self.members)
+        return not in_hand and all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+
+    def _missing(self) -> list[Span]:
+        """The first message of each partition that nobody has finished, and the last one there is."""
+        first = [next((o for o in range(end) if o not in self._finished[n]), end) for n, end in enumerate(self._ends())]
+        return [
+            (n, begin, end - 1) for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True)) if begin < end
+        ]
+
+    # -------------------------------------------------------------------------------------------- who acts
+
+    async def _write(self, producer: Producer) -> None:
+        """Messages come in bursts, most of them small, with pauses in between."""
+        number = 0
+        for _ in range(self.plan.bursts):
+            await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05, 0.2]))
+            at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5])
+            values = [Outgoing(b"%d" % value, partition=at) for value in range(number, number + count)]
+            number += count
+            try:
+                await producer.send_many(values)
+            except TarryError as error:
+                self.history.add(Acted(anyio.current_time(), f"failed to write: {error}"))
+
+    async def _act(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Stops, cancels, failures, kills, cuts, crashes and storms."""
+        for _ in range(self.plan.actions):
+            await anyio.sleep(self.chance.choice([0.02, 0.2, 0.4]))
+            member = self.chance.choice(self.members)
+            roll = self.chance.random()
+            for action, share in ACTIONS:
+                if roll < share:
+                    self.history.add(Acted(anyio.current_time(), action, member.name))
+                    tasks.start_soon(getattr(self, f"_{action}"), member)
+                    break
+                roll -= share
+
+    async def _stop(self, member: Member) -> None:
+        await member.stop("stopped")
+
+    async def _cancel(self, member: Member) -> None:
+        member.cancel()
+
+    async def _fail(self, member: Member) -> None:
+        member.fails_next = True
+
+    async def _kill(self, member: Member) -> None:
+        member.kill()
+
+    async def _split(self, member: Member) -> None:
+        layer = member.layer
+        layer.split()
+        await anyio.sleep(self.chance.choice([0.1, 0.5, 2.0]))
+        layer.heal()
+
+    async def _crash(self, _: Member) -> None:
+        self.log.crash()
+        await anyio.sleep(self.chance.choice([0.0, 0.1, 1.0]))
+        self.log.restart()
+
+    async def _storm(self, _: Member) -> None:
+        self.log.faults = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
+        await anyio.sleep(self.chance.choice([0.3, 1.0]))
+        self.log.faults = self.plan.faults
+
+    # -------------------------------------------------------------------------------------------- looking
+
+    def _watch_store(self, job: StoreOffset) -> Answer:
+        """The truth about stored offsets, at the moment at which they are durable."""
+        at = self.log.pump._partitions[job.partition].at.partition
+        state: Any = self.log.store._partitions[job.partition]
+        before = state.stored.get(job.identity)
+        answer = self._store_for_real(job)
+        if answer.offset != before:
+            self.history.add(Stored(anyio.current_time(), at, before, answer.offset, job))
+        return answer
+
+    def stored(self, partition: int) -> int | None:
+        """What is stored durably."""
+        state: Any = self.log.store
+        (key,) = [part.id for part in self._parts() if part.number == partition]
+        return state._partitions[key].stored.get(f"name:{NAME}")
+
+    def _parts(self) -> list[Any]:
+        store: Any = self.log.store
+        return list(store._topics[TOPIC][1])
+
+    def _ends(self) -> list[int]:
+        return [part.log_end for part in self._parts()]
+
+    def _values(self) -> list[list[bytes | None]]:
+        found: list[list[bytes | None]] = []
+        for part in self._parts():
+            origin = Origin(TopicPartition(TOPIC, part.number), Offset(0), Ownership(0), None)
+            selection = self.log.store.read(Query(part.id, Position(0), 10_000, 1 << 30))
+            runs = selection.runs if selection else ()
+            found.append([message.value for message in decode(Segment(origin, runs))] if runs else [])
+        return found
+
+
+ACTIONS = [
+    ("stop", 0.2),
+    ("cancel", 0.2),
+    ("fail", 0.1),
+    ("kill", 0.1),
+    ("split", 0.15),
+    ("crash", 0.15),
+    ("storm", 0.1),
+]
+
+
+async def tell(seed: int, history: History) -> None:
+    """The history of a seed; to be run under virtual time."""
+
+    def observe(kind: FaultKind, call: Call | None) -> None:
+        history.add(Fault(anyio.current_time(), kind, call))
+
+    options = LogOptions(max_wait=5.0)
+    with anyio.fail_after(AGE_MAX):
+        async with FaultyLog(seed=seed, options=options, observe=observe) as log:
+            await World(Plan.of(seed), log, history).run()
+
+
+def simulate(seed: int, backend: Backend, history: History | None = None) -> History:
+    """The same, from outside; an error that nobody should have met is part of the history."""
+    history = history or History()
+    try:
+        run_virtual(tell, seed, history, backend=backend, seed=seed)
+    except Exception as error:  # noqa: BLE001  # it is judged like the rest
+        history.add(Broken(history.events[-1].at if history.events else 0.0, error))
+    return history
