@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tarry.testing.conformance import SKIPS, BrokerConformance, Suite
+import pytest
+
+from tarry.testing.conformance import SKIPS, BrokerConformance
 from tests.tools.rules import ROOT, RULES_MAX, Status, is_rule_id, load_rules
 
 SOURCE = ROOT / "src" / "tarry" / "testing" / "conformance"
-AREAS = [
-    area for area in BrokerConformance.__mro__ if issubclass(area, Suite) and area not in {BrokerConformance, Suite}
-]
 
 
 class Written(NamedTuple):
@@ -80,3 +81,19 @@ def test_the_page_shows_the_table_of_skips() -> None:
     page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| a broker without | skips |")
     assert re.findall(r"^\| `(.+?)` \|", table, flags=re.MULTILINE) == list(SKIPS)
+
+
+@pytest.mark.slow
+def test_only_the_suite_needs_pytest() -> None:
+    code = """
+import sys
+import tarry.testing
+assert "pytest" not in sys.modules
+sys.modules["pytest"] = None
+try:
+    import tarry.testing.conformance
+except tarry.MissingExtra as error:
+    sys.exit(str(error))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stderr == "the conformance suite needs the package pytest: pip install pytest\n"
