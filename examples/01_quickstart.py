@@ -17,7 +17,7 @@ async def main() -> None:
         await client.create_topic("orders", partitions=4, exist_ok=True)
         async with client.producer("orders") as producer:
             await producer.send(b"a cup", key=b"customer-7")  # Returns a receipt once it is durable.
-        async with client.consumer("orders", name="billing") as consumer:
+        async with client.consumer("orders", group="billing") as consumer:
             async for message in consumer:  # Parked at the log while there is nothing.
                 await charge(message.value)
                 await consumer.store_offset(message)  # This one is done.

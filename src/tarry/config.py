@@ -97,7 +97,7 @@ class AutoCommit(Options):
     """Who stores offsets, and when; make one with the class methods (C40, C41, design 1.1)."""
 
     mode: Literal["disabled", "finished", "interval", "on_poll"] = "disabled"
-    """`disabled`: only `store_offset` stores."""
+    """What is stored without `store_offset`: nothing, what is finished, what was delivered, what the log serves."""
     period: Annotated[Seconds, Field(gt=0, le=86_400)] | None = None
     """Seconds between two stores; above 0 (C13)."""
 
@@ -138,7 +138,7 @@ class ConsumerOptions(Options):
     """Everything about a consumer but what it reads and how it polls."""
 
     drain_timeout: Annotated[Seconds, Field(ge=0, le=3600)] = 5.0
-    """Longest time `shutdown` waits for the message in hand and for stores, in seconds."""
+    """Longest time that a shutdown or hand-over waits for the message in hand, in seconds; then again for stores."""
     buffer_messages: Annotated[Count, Field(ge=1, le=1_000_000)] | None = None
     """Most messages read ahead over all partitions; default twice the poll's `count` (Q19)."""
     buffer_bytes: Annotated[Count, Field(ge=1, le=1024 * MIB)] = 8 * MIB

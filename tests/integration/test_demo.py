@@ -46,7 +46,7 @@ def test_the_demo_as_people_run_it(tmp_path: Path) -> None:
         ("2015", "365", "1139.2", "2015-07-19", "35.0"),
         ("all", "1,461", "4426.0", "", ""),
     ]
-    assert "delivered 1,461 messages, 0 of them twice; missing 0" in done.stdout
+    assert "counted 1,461 messages, 0 of them twice; missing 0" in done.stdout
     requests = re.search(r"for 2 s\n  0 messages, (\d+) requests, [\d.]+ ms of CPU\n", done.stdout)
     assert requests is not None
     assert int(requests[1]) <= 6, "one place to find for each partition, one wait"
@@ -71,31 +71,44 @@ def test_a_month_that_is_there_twice_counts_twice(demo: Demo, tmp_path: Path) ->
         "2015": ("365", "1139.2"),
         "all": ("1,492", f"{(44260 + rain) / 10:.1f}"),
     }
-    assert "delivered 1,492 messages, 0 of them twice; missing 0" in out
+    assert "counted 1,492 messages, 0 of them twice; missing 0" in out
 
 
-def test_one_consumer_is_stopped_in_the_middle_and_goes_on_behind_its_last_message(demo: Demo) -> None:
+LIFE = re.compile(
+    r"^  (gauge-.) counted ([\d,]+) messages and was (.+);\n  started again it counted ([\d,]+) more$", re.MULTILINE
+)
+REPORT = re.compile(r"^    weather\[(\d)\]: committed (\S+), rewound (\d+), unfinished (\d+)$", re.MULTILINE)
+
+
+def test_one_member_is_stopped_in_the_middle_and_the_other_is_cancelled_at_work(demo: Demo) -> None:
     out = demo()
-    counted = re.search(r"counted (\d+) messages, was stopped,\n.* counted (\d+) more\n", out)
-    assert counted is not None
-    before, after = map(int, counted.groups())
-    assert before > 0
-    assert after > 0
-    committed = [
-        {int(number): int(offset) for number, offset in re.findall(r"weather\[(\d)\]: committed (\d+),", life)}
-        for life in re.split(r"\n  gauge-\S+", out)[1:]
+    lives = LIFE.findall(out)
+    assert [(name, end) for name, _, end, _ in lives] == [
+        ("gauge-a", "stopped in the middle"),
+        ("gauge-b", "cancelled in its loop body"),
     ]
-    stopped, again = [life for life in committed if len(life) == 2 and 0 in life]
-    assert sum(offset + 1 for offset in stopped.values()) == before
-    assert sum(offset + 1 for offset in again.values()) == before + after
-    assert len(re.findall("rewound 0, unfinished 0", out)) == 6
+    counts = [(int(before.replace(",", "")), int(after.replace(",", ""))) for _, before, _, after in lives]
+    assert min(before for before, _ in counts) > 0
+    assert sum(before + after for before, after in counts) == 1461
+    assert len(re.findall(r"at work was offset \d+ of partition \d, counted 1 time$", out, re.MULTILINE)) == 1
+    reports = out.partition("Shutdown reports")[2].partition("Parked")[0]
+    stopped, again, cancelled, _ = (
+        REPORT.findall(life) for life in re.split(r"^  gauge-., ", reports, flags=re.MULTILINE)[1:]
+    )
+    assert stopped
+    assert sum(int(unfinished) for *_, unfinished in stopped + again) == 0
+    assert sum(int(unfinished) for *_, unfinished in cancelled) == 1
+    committed: dict[str, int] = {}
+    for partition, offset, _, _ in REPORT.findall(reports):
+        committed[partition] = max(committed.get(partition, -1), -1 if offset == "nothing" else int(offset))
+    assert sum(offset + 1 for offset in committed.values()) == 1461
 
 
 @pytest.mark.parametrize("days", [1, 2, 3])
 def test_a_tiny_file_is_enough(demo: Demo, tmp_path: Path, days: int) -> None:
     file = tmp_path / "tiny.csv"
     file.write_text("".join(own_file().read_text(encoding="utf-8").splitlines(keepends=True)[: days + 1]))
-    assert f"delivered {days} messages, 0 of them twice; missing 0" in demo("--data", str(file))
+    assert f"counted {days} messages, 0 of them twice; missing 0" in demo("--data", str(file))
 
 
 def test_a_log_of_its_own_keeps_the_messages(

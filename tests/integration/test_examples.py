@@ -15,6 +15,7 @@ SHOWS = {
     "02_kill_and_resume.py": "all 100 orders were worked on",
     "03_accumulating_poll.py": "because of 'count'",
     "04_virtual_time.py": "101 readings (count)",
+    "05_group.py": "all 600 trips were counted once",
 }
 
 

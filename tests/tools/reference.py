@@ -1,8 +1,9 @@
 """The parts of the documentation that are made from the code: `python -m tests.tools.reference [--update]`.
 
-Such a part stands between `<!-- options: PollOptions -->` (docs/configuration.md, a table per option model) or
-`<!-- help: tarry topic create -->` (docs/reference/cli.md, the help of each command) and `<!-- end -->`. Without
-`--update` it says which page is out of date; tests/docs/test_reference.py checks the same.
+Such a part stands between `<!-- options: PollOptions -->` (docs/configuration.md, a table per option model),
+`<!-- help: tarry topic create -->` (docs/reference/cli.md, the help of each command) or
+`<!-- table: what can happen -->` (docs/guarantees.md, what tests/integration/test_what_can_happen.py plays) and
+`<!-- end -->`. Without `--update` it says which page is out of date; tests/docs/test_reference.py checks the same.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from tarry import config
+from tests.integration import situations
 from tests.tools.rules import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 CLI = ROOT / "docs" / "reference" / "cli.md"
+GUARANTEES = ROOT / "docs" / "guarantees.md"
 
-_PART = re.compile(r"(?P<begin><!-- (?:options|help): (?P<name>[\w ]+) -->\n\n).*?(?P<end>\n\n<!-- end -->)", re.DOTALL)
+_PART = re.compile(
+    r"(?P<begin><!-- (?:options|help|table): (?P<name>[\w ]+) -->\n\n).*?(?P<end>\n\n<!-- end -->)", re.DOTALL
+)
 _RULES = re.compile(r" \((?:[A-Z]\d+(?:-[A-Z]\d+)?|design [\d.]+)(?:, (?:[A-Z]\d+|design [\d.]+))*\)")
 
 
@@ -149,7 +154,16 @@ def _terminal() -> Generator[None]:
         os.environ.update(before)
 
 
-PAGES: Mapping[Path, Callable[[], Mapping[str, str]]] = {CONFIGURATION: option_tables, CLI: help_texts}
+def tables() -> Mapping[str, str]:
+    """What each situation does to messages."""
+    return {"what can happen": situations.table()}
+
+
+PAGES: Mapping[Path, Callable[[], Mapping[str, str]]] = {
+    CONFIGURATION: option_tables,
+    CLI: help_texts,
+    GUARANTEES: tables,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -140,6 +140,7 @@ class _Member:
             async with consumer, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._work, consumer, quota, scope.cancel)
                 await self.seen.complete.wait()
+                await consumer.shutdown()
         self.reports.append(("cancelled in its loop body", await consumer.shutdown()))
         return self._in_work if scope.cancelled_caught else None
 

@@ -101,9 +101,9 @@ def reset(
     url: Url = None,
     db: Db = None,
 ) -> None:
-    """Set where a group goes on reading a topic; the group must have no members.
+    """Set where a group goes on; it must have no members.
 
-    Asks first on a terminal; elsewhere it needs --yes.
+    What is set is the next message to be read of a topic. Asks first on a terminal; elsewhere it needs --yes.
     """
     log = choose_log(url, db)
 

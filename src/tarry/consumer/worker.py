@@ -650,12 +650,12 @@ class Worker:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
 
         A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
-        committing one may have stored is brought back at the end (C28, C93). A fence is the membership's to deal with:
-        the new assignment is on its way (C22).
+        committing one may have stored is brought back at the end (C28, C93). A fence is part of every hand-over and the
+        membership's to deal with: the new assignment is on its way (C22).
         """
         line, is_overdue = refusals.note(anyio.current_time())
         may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
-        if line is not None:
+        if line is not None and (is_overdue or not isinstance(error, FencedError)):
             self._log_refusal(error, line)
         if is_overdue or not may_pass:
             self._errors[None] = error

@@ -22,6 +22,10 @@ COMMANDS = [
     "topic list",
     "topic describe",
     "topic delete",
+    "group",
+    "group list",
+    "group describe",
+    "group reset",
     "produce",
     "consume",
 ]
@@ -105,6 +109,7 @@ def test_without_a_command_the_help_is_shown_as_an_error(run: Run) -> None:
         ("consume lines", 2, "which log? Add --db PATH (or --url URL), or set TARRY_URL; for example --db orders.db"),
         ("produce lines lines.txt", 2, "which log?"),
         ("topic list", 2, "which log?"),
+        ("group list", 2, "which log?"),
         ("consume --db a.db --url b.db lines", 2, "--url b.db and --db a.db name two logs; give one of them"),
         ("consume --url memory: lines", 2, "a memory: log is private to one process"),
         ("consume --url kafka://h:9092 lines", 2, "kafka:// is not there yet"),
@@ -158,7 +163,7 @@ def test_a_mistake_is_answered_with_one_line_and_a_code(
 
 
 def test_a_mistyped_log_is_not_created(run: Run) -> None:
-    for command in ("consume x", "topic list", "topic describe x", "topic delete x --yes"):
+    for command in ("consume x", "topic list", "topic describe x", "topic delete x --yes", "group list"):
         assert run(*command.split(), "--db", "typo.db")[0] == 5
     assert list(Path().iterdir()) == []
 
@@ -369,6 +374,8 @@ def test_a_failed_send_has_the_code_of_its_cause() -> None:
     ("error", "code"),
     [
         (tarry.TopicNotFound("x"), 5),
+        (tarry.GroupNotFound("x"), 5),
+        (tarry.NotAccepted("x"), 3),
         (tarry.TopicExists("x"), 2),
         (tarry.ConfigError("x"), 2),
         (tarry.FeatureUnavailable("x"), 2),

@@ -148,6 +148,18 @@ class Coordinator:
             self._take_effect(entry, entry.group.resume(saved, partitions, self._clock.now()))
             self._save(entry)
 
+    def bury(self) -> None:
+        """Members without a session here leave: the process that had their sessions is gone, and nobody resumes them.
+
+        Else a program that was killed would wait `session_timeout` for its own ghost.
+        """
+        now = self._clock.now()
+        for entry in self._entries.values():
+            for member in entry.group.members:
+                if member.id not in entry.seats:
+                    self._take_effect(entry, entry.group.leave(member.id, now))
+            self._save(entry)
+
     def close(self) -> None:
         """End every request that waits for a change; what was decided and not saved yet is handed to the store."""
         self._is_closed = True

@@ -145,6 +145,7 @@ class Host:
         store = SqliteStore(self.path, self.options, clock, post)
         pump, driver = _driven_pump(store, self.options, clock)
         pump.open()
+        pump.groups.bury()  # sessions live in this process only, so those of the last one are gone
         self._stop = asyncio.Event()
         self._started.post, self._started.pump = post, pump
         self._started.done.set()

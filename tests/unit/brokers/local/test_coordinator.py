@@ -518,6 +518,19 @@ class TestRestart:
     def again(self, rig: Rig) -> Rig:
         return Rig(store=rig.store)
 
+    def test_members_whose_process_is_gone_leave_at_once(self):
+        """Nobody can resume their sessions, so their partitions are free for the next member, under new ownerships."""
+        rig = Rig(4)
+        rig.join(static="east")
+        again = self.again(rig)
+        again.coordinator.bury()
+        group = again.coordinator.groups()["billing"]
+        assert (group.members, group.generation) == ((), 2)
+        heir = again.join(static="east")
+        assert sorted(heir.shown.owned.values()) == [5, 6, 7, 8]
+        again.coordinator.bury()
+        assert [member.id for member in group.members] == [heir.id]
+
     def test_members_generations_and_ownerships_survive(self):
         rig = Rig(4)
         first, second = rig.join(static="east"), rig.join()
