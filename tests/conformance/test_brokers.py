@@ -175,6 +175,7 @@ def _is_time(start: Position | Start) -> bool:
 class TestLesser(BrokerConformance):
     """A broker that lacks everything it may lack passes what is left."""
 
+    backends = ("asyncio",)
     is_virtual = True
 
     @asynccontextmanager

@@ -83,17 +83,22 @@ class Committing(Suite):
             assert offsets(reply) == expected
             assert await reader.stored_offset(at) == expected[-1]
 
-    @rests_on("Q12", "C28")
-    async def test_an_explicit_position_is_read_whatever_is_stored(self, rig: Rig) -> None:
+    @rests_on("Q11", "Q12", "C28")
+    async def test_any_place_but_next_is_read_whatever_is_stored(self, rig: Rig) -> None:
         (at,) = await rig.topic()
-        reader, twin = await rig.reader(at, name="reader"), await rig.reader(at, name="reader")
+        twin = await rig.reader(at, name="reader")
         await rig.append(at, b"a", b"b", b"c")
-        poll = rig.ask(rig.poll, reader, (at, 1), min_count=3, max_wait=LONG, commit=True)
-        await rig.settle()
-        await twin.store_offset(at, Offset(2), ownership=UNFENCED)
-        await rig.append(at, b"d")
-        assert offsets(only(await poll.answer())) == [1, 2, 3]
-        assert await twin.stored_offset(at) == 3
+        for stored, start in enumerate((Position(1), Start.offset(1), Start.first(), Start.end())):
+            reader = await rig.reader(at, name="reader")
+            begin = (await reader.resolve(at, start)).position
+            new = await rig.log_end(at)
+            poll = rig.ask(rig.poll, reader, (at, start), min_count=new - begin + 1, max_wait=LONG, commit=True)
+            await rig.settle()
+            await twin.store_offset(at, Offset(stored), ownership=UNFENCED)
+            await rig.append(at, b"d")
+            assert offsets(only(await poll.answer())) == list(range(begin, new + 1)), start
+            assert await twin.stored_offset(at) == new
+            await twin.store_offset(at, None, ownership=UNFENCED)
 
     @rests_on("S50", "S4")
     async def test_it_takes_exactly_one_target(self, rig: Rig) -> None:
