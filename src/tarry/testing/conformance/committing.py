@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
+
 from tarry import abc
 from tarry.errors import ConfigError, NotAccepted, OffsetOutOfRange, TopicNotFound, UsageError
 from tarry.testing.conformance.rig import LONG, MIB, Asked, Rig, offsets, only, refused, sized, target
@@ -88,16 +90,17 @@ class Committing(Suite):
         (at,) = await rig.topic()
         twin = await rig.reader(at, name="reader")
         await rig.append(at, b"a", b"b", b"c")
-        for stored, start in enumerate((Position(1), Start.offset(1), Start.first(), Start.end())):
+        starts: list[Position | Start] = [Position(1), Start.offset(1), Start.first(), Start.end()]
+        for stored, start in enumerate(starts):
             reader = await rig.reader(at, name="reader")
             begin = (await reader.resolve(at, start)).position
-            new = await rig.log_end(at)
-            poll = rig.ask(rig.poll, reader, (at, start), min_count=new - begin + 1, max_wait=LONG, commit=True)
+            end = await rig.log_end(at)
+            poll = rig.ask(rig.poll, reader, (at, start), min_count=end - begin + 1, max_wait=LONG, commit=True)
             await rig.settle()
             await twin.store_offset(at, Offset(stored), ownership=UNFENCED)
-            await rig.append(at, b"d")
-            assert offsets(only(await poll.answer())) == list(range(begin, new + 1)), start
-            assert await twin.stored_offset(at) == new
+            receipt = await rig.append(at, b"d")
+            assert offsets(only(await poll.answer())) == list(range(begin, end + 1)), start
+            assert await twin.stored_offset(at) == receipt.offset
             await twin.store_offset(at, None, ownership=UNFENCED)
 
     @rests_on("S50", "S4")
@@ -217,6 +220,23 @@ class Committing(Suite):
             assert await twin.stored_offset(at) == back
         reply = only(await rig.poll(reader, (at, Start.next()), max_wait=LONG, commit=True))
         assert offsets(reply) == [0, 1, 2, 3, 4, 5]
+
+    @rests_on("S47", "S28")
+    async def test_a_rewind_is_noticed_at_the_end_of_the_wait_too(self, rig: Rig) -> None:
+        (at,) = await rig.topic()
+        await rig.append(at, b"a", b"b")
+        reader, twin = await rig.reader(at, name="reader"), await rig.reader(at, name="reader")
+        await twin.store_offset(at, Offset(1), ownership=UNFENCED)
+        begin = anyio.current_time()
+        poll = rig.ask(rig.poll, reader, (at, Start.next()), max_wait=rig.short, commit=True)
+        await rig.settle()
+        await twin.store_offset(at, Offset(0), ownership=UNFENCED, lower=True)
+        is_in_time = anyio.current_time() < begin + rig.short  # Always under virtual time.
+        await rig.until(lambda: not poll.is_out, within=rig.short)
+        if is_in_time:
+            with refused(NotAccepted):
+                await poll.answer()
+        assert await twin.stored_offset(at) == 0
 
     @rests_on("Q13", "S47")
     async def test_two_parked_next_polls_of_one_name_never_get_the_same_message(self, rig: Rig) -> None:

@@ -34,6 +34,7 @@ SKIPS: Mapping[Need, tuple[str, ...]] = {
     "commit_on_poll='atomic'": (
         "Committing.test_a_store_ahead_ends_a_parked_next_poll",
         "Committing.test_a_rewind_ends_a_parked_next_poll",
+        "Committing.test_a_rewind_is_noticed_at_the_end_of_the_wait_too",
         "Committing.test_two_parked_next_polls_of_one_name_never_get_the_same_message",
     ),
 }
