@@ -164,7 +164,9 @@ class World:
 
     def is_read(self, consumer: Consumer) -> bool:
         """The consumer has been given everything there is."""
-        return len(consumer.assignment) == PARTITIONS and all(consumer.position(number) == end for number, end in enumerate(self._ends()))
+        return len(consumer.assignment) == PARTITIONS and all(
+            consumer.position(number) == end for number, end in enumerate(self._ends())
+        )
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         with anyio.move_on_after(PATIENCE):
