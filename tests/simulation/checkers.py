@@ -267,7 +267,7 @@ class Books:
         may = {"disabled": account.done, "finished": account.done, "interval": account.done | account.delivered}
         if run.mode in may and (skipped := account.skipped(may[run.mode])):
             yield f"{run} ({run.mode}) has stored {event.partition}:{account.stored}, but {skipped} were not its to store"
-        if tenure.ended_at is not None:
+        if tenure.ended_at is not None and run.mode != "disabled" and account.stored not in tenure.expected():
             yield f"{run}: {event.partition} is stored at {event.after} after it has ended"
         if tenure.cut_at is not None:
             self._cut_off(tenure, tenure.cut_at)
@@ -278,11 +278,12 @@ class Books:
     # -- how tenures end
 
     def _released(self, event: Asked) -> Iterator[str]:
+        session = event.call.session
+        holder = session.id if isinstance(session, GroupSession) else ""
         for at in event.call.arguments["partitions"]:
             tenure = self.now.get(at.partition)
-            run = None if tenure is None else self._run_of(tenure)
-            if tenure is not None and run is not None and run is self.current.get(event.member) and tenure.is_open:
-                yield from self._ended(run, tenure, event.at)
+            if tenure is not None and tenure.holder == holder and tenure.is_open:
+                yield from self._ended(self.runs[holder], tenure, event.at)
 
     def _closed(self, event: Closed) -> Iterator[str]:
         run = event.run
