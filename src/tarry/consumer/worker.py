@@ -120,6 +120,7 @@ class Worker:
         self._scope = anyio.CancelScope(shield=True)
         self._first_round = anyio.Event()
         self._finished = anyio.Event()
+        self._postponed: dict[TopicPartition, int] = {}
         self._wait: Wait | None = None
         self._direct: Wait | None = None
         self._committing: Committing | None = None
@@ -207,6 +208,7 @@ class Worker:
             self.stopped.pop(partition, None)
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
+            self._postponed.pop(partition, None)
             if keep:
                 self._fetches.drained(partition)
             else:
@@ -276,19 +278,29 @@ class Worker:
     async def _resolving(self) -> None:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
-            answers = [await self._resolve(partition) for partition in self._unresolved()]
+            unresolved = self._unresolved()
+            refusal = await self._resolve_in_turn(unresolved)
             self._first_round.set()
-            refusal = next((answer for answer in answers if answer is not None), None)
             if refusal is not None:
                 self._report_refusal(refusal, refusals)
                 await anyio.sleep(refusals.pause())
-            elif answers:
+            elif unresolved:
                 refusals.reset()
             else:
                 await self._kicked("resolving")
 
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
+
+    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
+        """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
+        for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
+            refusal = await self._resolve(partition)
+            if refusal is not None:
+                self._postponed[partition] = max(self._postponed.values(), default=0) + 1
+                return refusal
+            self._postponed.pop(partition, None)
+        return None
 
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
