@@ -473,7 +473,6 @@ class TestSeekAndStore:
                 await stopping.done.wait()
                 assert stopping.result.committed[P0] == rig.stored(P0) == 1
 
-
     @rule("K85")
     @virtual(seeds=2)
     async def test_storing_by_hand_only_ever_raises_what_is_finished(self) -> None:

@@ -1,0 +1,48 @@
+"""Thousands of short histories with faults, on both loops; all are judged, and together they must have seen it all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarry.testing import Backend
+from tests.marks import rule
+from tests.simulation.conftest import CHUNK, CHUNKS, SEEDS, Begun
+from tests.simulation.coverage import REQUIRED
+from tests.simulation.history import Asked, Closed, Delivered, History
+from tests.simulation.running import Tally
+from tests.simulation.world import simulate
+
+COVERED_MIN = 100
+"""Histories out of 2,000 that each fault and each pair must be in."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@rule("I1", "I2", "I4")
+@pytest.mark.parametrize(("backend", "first"), CHUNKS)
+def test_nothing_is_wrong_with_any_history(backend: Backend, first: int, begun: Begun) -> None:
+    tally = begun.futures[backend, first].result()
+    assert tally.seeds == CHUNK
+    assert tally.wrong == []
+
+
+@pytest.mark.parametrize("backend", SEEDS)
+def test_the_histories_have_been_through_everything(backend: Backend, begun: Begun) -> None:
+    """A simulation that injects nothing proves nothing."""
+    total = Tally()
+    for (which, _), future in begun.futures.items():
+        if which == backend:
+            total.add(future.result())
+    needed = COVERED_MIN * total.seeds // 2000
+    assert {what: total.covered[what] for what in REQUIRED if total.covered[what] < needed} == {}
+    assert total.injected >= 0.9 * total.seeds
+
+
+def test_a_seed_is_the_same_history_again_and_another_one_is_another() -> None:
+    def told(history: History) -> list[str]:
+        kinds = (Asked, Delivered, Closed)
+        return [f"{event.at:.6f} {type(event).__name__}" for event in history.events if isinstance(event, kinds)]
+
+    first = told(simulate(7, "trio"))
+    assert first == told(simulate(7, "trio"))
+    assert first != told(simulate(8, "trio"))
