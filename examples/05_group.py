@@ -82,9 +82,10 @@ async def produce(client: tarry.Client) -> None:
 
 
 async def main() -> None:
+    progress = Progress()
     async with tarry.connect("memory:") as client, anyio.create_task_group() as tasks:
         await produce(client)
-        first, second, progress = Counting(client, "first"), Counting(client, "second"), Progress()
+        first, second = Counting(client, "first"), Counting(client, "second")
         async with first.consumer:
             tasks.start_soon(first.run, progress)
             await progress.until(lambda counted: counted["first"] >= 50)

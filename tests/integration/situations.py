@@ -56,14 +56,14 @@ class Situation:
     name: str
     text: str
     fates: Mapping[Mode, Fate]
-    timer_s: float | None = 0.05
+    timer_s: float | None
 
 
 def _row(
     name: str, text: str, manual: Fate, finished: Fate, interval: Fate, on_poll: Fate, *, struck: bool = True
 ) -> Situation:
     fates: dict[Mode, Fate] = {"manual": manual, "finished": finished, "interval": interval, "on_poll": on_poll}
-    return Situation(name, text, fates, 0.05 if struck else None)
+    return Situation(name, text, fates, 0.1 if struck else None)
 
 
 def _same(name: str, text: str, fate: Fate) -> Situation:

@@ -48,7 +48,8 @@ async def _stored(path: str) -> dict[int, int]:
     """The next message of the group in each partition."""
     async with tarry.connect(path) as client:
         offsets = (await client.group("g")).offsets
-        return {at.partition: 0 if found.stored is None else found.stored + 1 for at, found in offsets.items()}
+    stored = {at.partition: found.stored + 1 for at, found in offsets.items() if found.stored is not None}
+    return {number: stored.get(number, 0) for number in range(PARTITIONS)}
 
 
 def _kill_one(zygote: Zygote, path: Path, pause: float, out: Path) -> Child:

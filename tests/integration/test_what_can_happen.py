@@ -27,12 +27,13 @@ from tests.integration.zygote import Zygote, say
 from tests.marks import rule
 from tests.virtual import virtual
 
+pytestmark = pytest.mark.slow
 MESSAGES = 10
 AT = 1
 """The partition with the messages; the other one is empty, so that a member that joins second gets this one."""
 STRUCK_S = 1.0
 """Under virtual time: when every timer has struck."""
-LATE_S = 20.0
+LATE_S = 10.0
 """Under virtual time: longer than anybody waits for the work."""
 
 
@@ -120,7 +121,7 @@ class Play:
     async def read_the_rest(self) -> None:
         """The next run."""
         async with self.member() as consumer:
-            with anyio.move_on_after(60):
+            with anyio.move_on_after(2 * LATE_S):
                 await self.work(consumer)
 
     @asynccontextmanager
@@ -131,7 +132,7 @@ class Play:
             await fill(self.client)
             await self.at_work.wait()
             yield
-            await anyio.sleep(2 * LATE_S)
+            await anyio.sleep(3 * LATE_S)
             await consumer.shutdown()
 
 
@@ -203,7 +204,7 @@ async def hand_over(play: Play, *, late: bool = False) -> None:
 
 
 async def be_too_late(play: Play) -> None:
-    async with play.working(play.member(drain_timeout=3600.0), partial(nap, LATE_S)):
+    async with play.working(play.member(drain_timeout=2 * LATE_S), partial(nap, LATE_S)):
         await play.read_the_rest()
 
 
@@ -328,7 +329,6 @@ def zygote() -> Generator[Zygote]:
 
 
 @rule("K01", "C42", "I1")
-@pytest.mark.slow
 @rows(killed=True)
 def test_what_can_happen_to_a_process_that_is_killed(
     zygote: Zygote, tmp_path: Path, row: Situation, mode: Mode

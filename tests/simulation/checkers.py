@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
+from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tarry.types import TopicPartition
 from tests.simulation.history import (
@@ -22,25 +24,28 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Fault,
     Finished,
     Gave,
     History,
+    Hooked,
     Killed,
     Opened,
     Quiet,
     Reported,
     Run,
+    Shared,
     Span,
     Stalled,
     Stored,
     shown,
 )
 from tests.simulation.members import TOPIC
-from tests.simulation.world import GRACE
+from tests.simulation.world import GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
-IDLE_REQUESTS_MAX = 40
+IDLE_REQUESTS_MAX = 60
 """Requests within a second of one member that bring nothing."""
 CHECKERS: list[Callable[[History], Iterator[str]]] = []
 
@@ -59,6 +64,43 @@ def checker(check: Callable[[History], Iterator[str]]) -> Callable[[History], It
 # ---------------------------------------------------------------------------------------------------------- I1
 
 
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """One partition under one ownership: from the moment at which the log has given it to a session.
+
+    Args:
+        holder: the session, by its id; or the run of a standalone consumer, by its name.
+        begin: what was stored then.
+        last: the last offset that was finished under it, or stored for sure; `perhaps`: others that may have been.
+        revoked_at: it was wanted back; what is finished later than that and `drain_timeout` may come again.
+        is_failing: its last store has failed, or nobody knows.
+        cut_at: it has ended without a last word; `ended_at`: with one.
+        cut: what was stored past by then, and not done.
+    """
+
+    number: int
+    holder: str
+    ownership: int
+    begin: int
+    last: int | None = None
+    perhaps: set[int] = field(default_factory=set[int])
+    revoked_at: float = inf
+    is_failing: bool = False
+    ended_at: float | None = None
+    cut_at: float | None = None
+    cut: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_open(self) -> bool:
+        """It has not ended in either way."""
+        return self.ended_at is None and self.cut_at is None
+
+    def expected(self) -> set[int]:
+        """Where a last word leaves the stored offset."""
+        last = self.begin if self.last is None else max(self.last, self.begin)
+        return {last} | {offset for offset in self.perhaps if offset > last}
+
+
 @dataclass(slots=True)
 class Account:
     """What is known of one partition.
@@ -67,11 +109,8 @@ class Account:
         stored: the stored offset, as the log has it; -1: none.
         done: finished by the application in any run, or given to `store_offset`.
         delivered: in any run.
-        lost: excused.
-        safe: up to here nothing may be delivered again.
-        owner: the run that reads it, or that did last; `is_over` when that has ended, `is_clean` when it ended well.
-        begin: what was stored when that run began.
-        last: the last offset that it has finished, or stored for sure; `perhaps`: others that it may have.
+        lost: stored past when a tenure was cut.
+        safe: up to here nothing that is done may be delivered again.
     """
 
     stored: int = -1
@@ -79,40 +118,30 @@ class Account:
     delivered: set[int] = field(default_factory=set[int])
     lost: set[int] = field(default_factory=set[int])
     safe: int = -1
-    owner: Run | None = None
-    is_over: bool = False
-    is_clean: bool = False
-    begin: int = -1
-    last: int | None = None
-    perhaps: set[int] = field(default_factory=set[int])
-
-    def taken_over(self, run: Run) -> None:
-        """A run begins to read it."""
-        self.owner, self.is_over, self.is_clean = run, False, False
-        self.begin, self.last, self.perhaps = self.stored, None, set()
 
     def skipped(self, done: set[int]) -> list[int]:
-        """What is stored past, and neither done nor excused."""
+        """What is stored past, and neither done nor lost before."""
         return [offset for offset in range(self.stored + 1) if offset not in done and offset not in self.lost]
-
-    def expected(self) -> set[int]:
-        """Where a clean end leaves the stored offset."""
-        last = self.begin if self.last is None else max(self.last, self.begin)
-        return {last} | {offset for offset in self.perhaps if offset > last}
 
 
 class Books:
     """I1 and the promises of design 1.2: nothing is skipped, nothing finished is repeated after a clean end."""
 
     def __init__(self) -> None:
-        self.accounts: dict[int, Account] = defaultdict(Account)
-        self.failed: dict[str, set[int | None]] = defaultdict(set)
+        self.accounts = [Account() for _ in range(PARTITIONS)]
+        self.now: dict[int, Tenure] = {}
+        self.tenures: list[Tenure] = []
+        self.runs: dict[str, Run] = {}
+        self.current: dict[str, Run] = {}
+        self.joined: dict[str, str] = {}
+        self.is_cut_short: set[str] = set()
 
     def judge(self, event: Event) -> Iterator[str]:
         match event:
             case Opened():
-                for number in event.run.partitions:
-                    self.accounts[number].taken_over(event.run)
+                self._opened(event)
+            case Shared():
+                self._shared(event)
             case Delivered():
                 yield from self._delivered(event)
             case Finished():
@@ -121,111 +150,185 @@ class Books:
                 self._gave(event)
             case Stored():
                 yield from self._stored(event)
-            case Closing():
-                self.failed[event.run.member] = set()
-            case Reported(name="store_failed" | "drain_timeout"):
-                partition = event.fields.get("partition")
-                self.failed[event.member].add(partition.partition if isinstance(partition, TopicPartition) else None)
+            case Asked() if event.call.operation == "release":
+                yield from self._released(event)
+            case Answered():
+                self._answered(event)
+            case Reported(name="drain_timeout"):
+                self.is_cut_short.add(event.member)
             case Closed():
                 yield from self._closed(event)
             case Killed():
-                yield from self._cut_off(event.run, event.run.partitions)
+                for tenure in self._held_by(event.run):
+                    self._cut_off(tenure, event.at)
             case Quiet():
                 yield from self._all(event)
             case _:
                 pass
 
+    # -- who holds what
+
+    def _opened(self, event: Opened) -> None:
+        run = event.run
+        self.current[run.member] = run
+        self.is_cut_short.discard(run.member)
+        if run.partitions is None:
+            self.runs[self.joined[run.member]] = run
+            return
+        self.runs[str(run)] = run
+        for number in run.partitions:
+            self._begin(number, str(run), 0)
+
+    def _answered(self, event: Answered) -> None:
+        call, result = event.call, event.call.result
+        if call.operation == "open_session" and isinstance(result, GroupSession):
+            self.joined[event.member] = result.id
+            run = self.current.get(event.member)
+            if run is not None and not self._is_over(run):
+                self.runs[result.id] = run
+        elif call.operation == "store_offset":
+            tenure = self.now.get(call.arguments["partition"].partition)
+            if tenure is not None and self._run_of(tenure) is self.current.get(event.member):
+                tenure.is_failing = call.outcome != "answered"
+
+    def _shared(self, event: Shared) -> None:
+        for number in range(PARTITIONS):
+            tenure, owner = self.now.get(number), event.owners.get(number)
+            if owner == (None if tenure is None else (tenure.holder, tenure.ownership)):
+                if tenure is not None and number in event.revoking:
+                    tenure.revoked_at = min(tenure.revoked_at, event.at)
+                continue
+            if tenure is not None and tenure.is_open:
+                self._cut_off(tenure, event.at)
+            self.now.pop(number, None)
+            if owner is not None:
+                self._begin(number, *owner)
+
+    def _begin(self, number: int, holder: str, ownership: int) -> None:
+        self.now[number] = Tenure(number, holder, ownership, self.accounts[number].stored)
+        self.tenures.append(self.now[number])
+
+    def _run_of(self, tenure: Tenure) -> Run | None:
+        return self.runs.get(tenure.holder)
+
+    def _held_by(self, run: Run) -> list[Tenure]:
+        return [tenure for tenure in self.now.values() if tenure.is_open and self._run_of(tenure) is run]
+
+    def _is_over(self, run: Run) -> bool:
+        return run.is_closed and self.current.get(run.member) is not run
+
+    def _under(self, run: Run, span: Span) -> Tenure | None:
+        """The tenure that messages were delivered under, while it lasts."""
+        tenure = self.now.get(span.partition)
+        is_his = tenure is not None and tenure.ownership == span.ownership and self._run_of(tenure) is run
+        return tenure if is_his else None
+
+    # -- what applications do
+
     def _delivered(self, event: Delivered) -> Iterator[str]:
         account = self.accounts[event.partition]
-        again = [offset for offset in event.offsets if offset <= account.safe]
+        again = [offset for offset in event.offsets if offset <= account.safe and offset in account.done]
         if again:
             yield f"{event.run} gets {event.partition}:{again[0]}-{again[-1]} again, which was stored up to {account.safe}"
         account.delivered.update(event.offsets)
 
     def _finished(self, event: Finished) -> None:
-        for number, first, last in event.spans:
-            account = self.accounts[number]
-            account.done.update(range(first, last + 1))
-            if event.late:
-                account.perhaps.add(last)
+        for span in event.spans:
+            self.accounts[span.partition].done.update(span.offsets)
+            tenure = self._under(event.run, span)
+            if tenure is None:
+                continue
+            if event.late or event.at >= tenure.revoked_at + event.run.drain_timeout:
+                tenure.perhaps.add(span.last)
             else:
-                account.last = last
+                tenure.last = span.last
 
     def _gave(self, event: Gave) -> None:
-        for number, _, last in event.spans:
-            account = self.accounts[number]
-            account.done.update(range(last + 1))
-            account.perhaps.add(last)
+        for span in event.spans:
+            account = self.accounts[span.partition]
+            account.done.update(range(span.last + 1))
             if event.sure:
-                account.safe = max(account.safe, last)
-                account.last = max(last, -1 if account.last is None else account.last)
+                account.safe = max(account.safe, span.last)
+            tenure = self._under(event.run, span)
+            if tenure is not None:
+                tenure.perhaps.add(span.last)
+            if tenure is not None and event.sure:
+                tenure.last = max(span.last, -1 if tenure.last is None else tenure.last)
+
+    # -- what the log stores
 
     def _stored(self, event: Stored) -> Iterator[str]:
         """No mode stores what the application did not get; only those that say so store what it did not finish."""
-        account = self.accounts[event.partition]
+        account, tenure = self.accounts[event.partition], self.now.get(event.partition)
         account.stored = -1 if event.after is None else event.after
-        run = account.owner
-        assert run is not None
+        if tenure is None or (run := self._run_of(tenure)) is None:
+            yield f"{event.partition} is stored at {event.after}, though nobody reads it"
+            return
         may = {"disabled": account.done, "finished": account.done, "interval": account.done | account.delivered}
         if run.mode in may and (skipped := account.skipped(may[run.mode])):
             yield f"{run} ({run.mode}) has stored {event.partition}:{account.stored}, but {skipped} were not its to store"
-        if account.is_over and account.is_clean:
-            yield f"{run}: {event.partition} is stored at {account.stored} after it has ended"
-        if account.is_over and not account.is_clean:
-            yield from self._cut_off(run, [event.partition])
+        if tenure.ended_at is not None and run.mode != "disabled" and account.stored not in tenure.expected():
+            yield f"{run}: {event.partition} is stored at {event.after} after it has ended"
+        if tenure.cut_at is not None:
+            self._cut_off(tenure, tenure.cut_at)
         if account.stored < account.safe:
             account.safe = account.stored
-            yield f"{run}: {event.partition} is lowered to {account.stored}, below what was stored for good"
+            yield f"{run}: {event.partition} is lowered to {event.after}, below what was stored for good"
+
+    # -- how tenures end
+
+    def _released(self, event: Asked) -> Iterator[str]:
+        session = event.call.session
+        holder = session.id if isinstance(session, GroupSession) else ""
+        for at in event.call.arguments["partitions"]:
+            tenure = self.now.get(at.partition)
+            if tenure is not None and tenure.holder == holder and tenure.is_open:
+                yield from self._ended(self.runs[holder], tenure, event.at)
 
     def _closed(self, event: Closed) -> Iterator[str]:
-        run, failed = event.run, self.failed[event.run.member]
-        left: dict[int, int] = defaultdict(int)
-        for number, first, last in event.hand:
-            left[number] += last - first + 1
-        for number in run.partitions:
-            account = self.accounts[number]
-            yield from self._compared(event, number, left[number])
-            if None in failed or number in failed:
-                yield from self._cut_off(run, [number])
-                continue
-            account.is_over = account.is_clean = True
-            if run.mode == "disabled":
-                continue
-            if account.stored not in account.expected():
-                yield (
-                    f"{run} has ended well and left {number} stored at {account.stored}; "
-                    f"the last finished is {sorted(account.expected())}"
-                )
-            account.safe = max(account.safe, account.stored)
+        run = event.run
+        for tenure in self._held_by(run):
+            left = sum(len(span.offsets) for span in event.hand if self._under(run, span) is tenure)
+            yield from self._compared(event, tenure, left)
+            if run.member in self.is_cut_short:
+                self._cut_off(tenure, event.at)
+            else:
+                yield from self._ended(run, tenure, event.at)
 
-    def _compared(self, event: Closed, number: int, in_hand: int) -> Iterator[str]:
+    def _ended(self, run: Run, tenure: Tenure, at: float) -> Iterator[str]:
+        account = self.accounts[tenure.number]
+        if tenure.is_failing:
+            self._cut_off(tenure, at)
+            return
+        tenure.ended_at = at
+        if run.mode == "disabled":
+            return
+        if account.stored not in tenure.expected():
+            yield (
+                f"{run} has ended well and left {tenure.number} stored at {account.stored}; "
+                f"the last finished is {sorted(tenure.expected())}"
+            )
+        account.safe = max(account.safe, account.stored)
+
+    def _compared(self, event: Closed, tenure: Tenure, in_hand: int) -> Iterator[str]:
         """The report says what is."""
-        at = TopicPartition(TOPIC, number)
+        at, stored = TopicPartition(TOPIC, tenure.number), self.accounts[tenure.number].stored
         if at in event.report.committed:
             committed = event.report.committed[at]
-            if committed != (None if self.accounts[number].stored < 0 else self.accounts[number].stored):
-                yield f"{event.run} reports {number} committed at {committed}, not {self.accounts[number].stored}"
+            if committed != (None if stored < 0 else stored):
+                yield f"{event.run} reports {tenure.number} committed at {committed}, not {stored}"
         unfinished = event.report.unfinished.get(at, 0)
-        if unfinished != in_hand and not self.accounts[number].perhaps:
-            yield f"{event.run} reports {unfinished} unfinished of {number}, not {in_hand}"
+        if unfinished != in_hand and not tenure.perhaps:
+            yield f"{event.run} reports {unfinished} unfinished of {tenure.number}, not {in_hand}"
 
-    def _cut_off(self, run: Run, partitions: Sequence[int]) -> Iterator[str]:
-        """A run has ended without its last word: what is lost by that, and whether it may be."""
-        for number in partitions:
-            account = self.accounts[number]
-            account.is_over, account.is_clean = True, False
-            account.lost.update(account.skipped(account.done))
-        spans = [(number, min(lost), max(lost)) for number in run.partitions if (lost := self._lost_by(run, number))]
-        count = sum(last - first + 1 for _, first, last in spans)
-        if run.mode == "interval" and not all(_within(span, run.hand) for span in spans):
-            yield f"{run} was cut off and {shown(spans)} are lost; in hand were {shown(run.hand)}"
-        if run.mode == "on_poll" and count > run.count:
-            yield f"{run} was cut off and {shown(spans)} are lost, more than one batch of {run.count}"
+    def _cut_off(self, tenure: Tenure, at: float) -> None:
+        """It has ended without its last word: what is stored past by that may be lost."""
+        account = self.accounts[tenure.number]
+        tenure.cut_at = at
+        tenure.cut.update(account.skipped(account.done))
+        account.lost.update(tenure.cut)
 
-    def _lost_by(self, run: Run, number: int) -> list[int]:
-        """What was lost of a partition since the run began."""
-        account = self.accounts[number]
-        return [offset for offset in account.lost if account.owner is run and offset > account.begin]
+    # -- what is left
 
     def _all(self, event: Quiet) -> Iterator[str]:
         for number, end in enumerate(event.ends):
@@ -235,10 +338,27 @@ class Books:
                 yield f"{number}:{missing} were skipped: nobody has finished them"
             if account.done and max(account.done) >= end:
                 yield f"{number}: {max(account.done)} was finished, but the log ends at {end}"
+        incidents: dict[tuple[str, float], list[Tenure]] = defaultdict(list)
+        for tenure in self.tenures:
+            tenure.cut -= self.accounts[tenure.number].done
+            if tenure.cut and tenure.cut_at is not None:
+                incidents[tenure.holder, tenure.cut_at].append(tenure)
+        for (holder, at), tenures in incidents.items():
+            yield from self._excused(self.runs.get(holder), at, tenures)
+
+    def _excused(self, run: Run | None, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
+        """Only what a mode is documented to lose may be lost, by those who did not end well."""
+        lost = [f"{tenure.number}:{sorted(tenure.cut)}" for tenure in tenures]
+        if run is None or run.mode in ("disabled", "finished"):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost"
+        elif run.mode == "interval" and not all(tenure.cut <= _offsets(run.hand, tenure) for tenure in tenures):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand)}"
+        elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
 
 
-def _within(span: Span, spans: Sequence[Span]) -> bool:
-    return any(span[0] == other[0] and other[1] <= span[1] and span[2] <= other[2] for other in spans)
+def _offsets(spans: Sequence[Span], tenure: Tenure) -> set[int]:
+    return {offset for span in spans if span.partition == tenure.number for offset in span.offsets}
 
 
 @checker
@@ -308,6 +428,7 @@ def few_requests_are_out_at_once(history: History) -> Iterator[str]:
     limits: list[tuple[str, Callable[[Call], bool], int]] = [
         ("readiness waits", lambda call: call.operation == "wait_ready", 1),
         ("fetches", lambda call: call.operation == "poll", 1),
+        ("committing fetches", lambda call: bool(call.arguments.get("commit")), 1),
         ("deferred requests", lambda call: bool(call.arguments.get("max_wait")), 64),
     ]
     for event in history.events:
@@ -350,15 +471,54 @@ def _is_idle(call: Call) -> bool:
 
 @checker
 def only_the_last_word_lowers(history: History) -> Iterator[str]:
-    """I7: while a consumer reads, nothing stored goes down."""
-    owners: dict[int, Run] = {}
+    """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up."""
+    closing: dict[str, Run] = {}
+    revoking: set[int] = set()
     for event in history.events:
-        if isinstance(event, Opened):
-            owners.update((number, event.run) for number in event.run.partitions)
+        if isinstance(event, Closing):
+            closing[event.run.member] = event.run
+        elif isinstance(event, Opened):
+            closing.pop(event.run.member, None)
+        elif isinstance(event, Shared):
+            revoking |= event.revoking
         elif isinstance(event, Stored) and (-1 if event.after is None else event.after) < (event.before or 0):
-            run = owners[event.partition]
-            if run.mode == "disabled" or run.closing_at is None or event.at < run.closing_at:
-                yield f"{event.at:.4f} {run} lowers {event.partition} from {event.before} to {event.after} while it reads"
+            if event.partition not in revoking and not any(run.mode != "disabled" for run in closing.values()):
+                yield f"{event.at:.4f} {event.partition} is lowered from {event.before} to {event.after} while it is read"
+
+
+@checker
+def partitions_have_one_owner(history: History) -> Iterator[str]:
+    """Each ownership belongs to one session, and grows; messages are delivered under it to that session's run only."""
+    given: dict[int, tuple[int, str]] = {}
+    readers: dict[tuple[int, int], Run] = {}
+    members: list[str] = []
+    for event in history.events:
+        if isinstance(event, Fault) and event.kind == "crash" and not members:
+            given.clear()  # a group without members may be forgotten: no session is left that could mix it up
+            readers.clear()
+        elif isinstance(event, Shared):
+            members = event.members
+            for number, (owner, ownership) in event.owners.items():
+                known, whose = given.get(number, (0, owner))
+                if ownership < known or (ownership == known and owner != whose):
+                    yield f"{event.at:.4f} {number} goes to {owner} under {ownership} after {whose} had {known}"
+                given[number] = (ownership, owner)
+        elif isinstance(event, Delivered) and event.ownership:
+            reader = readers.setdefault((event.partition, event.ownership), event.run)
+            if reader is not event.run:
+                yield f"{event.at:.4f} {event.run} gets {event.partition} under {event.ownership}, as {reader} did"
+
+
+@checker
+def hooks_come_first_and_last(history: History) -> Iterator[str]:
+    """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
+    hooked: dict[Run, set[int]] = {}
+    for event in history.events:
+        if isinstance(event, Hooked):
+            held = hooked.setdefault(event.run, set())
+            (held.update if event.hook == "assigned" else held.difference_update)(event.partitions)
+        elif isinstance(event, Delivered) and event.run in hooked and event.partition not in hooked[event.run]:
+            yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
 
 
 @checker

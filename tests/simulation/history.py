@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from traceback import format_exception
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import anyio
 
@@ -19,21 +19,33 @@ from tarry.types import ShutdownReport, TopicPartition
 
 Mode = Literal["disabled", "finished", "interval", "on_poll"]
 EVENTS_MAX = 20_000
-Span = tuple[int, int, int]
-"""Partition, first and last offset."""
+
+
+class Span(NamedTuple):
+    """Messages of one partition, from the first to the last offset, as they were delivered."""
+
+    partition: int
+    first: int
+    last: int
+    ownership: int = 0
+
+    @property
+    def offsets(self) -> range:
+        return range(self.first, self.last + 1)
 
 
 @dataclass(slots=True, eq=False)
 class Run:
     """One consumer from its start to its end. `names` says whose it is in a trace: member, and number of the run.
 
-    `count` is the most that one poll may bring; `drain_timeout` what a shutdown waits for the application.
+    `partitions` are those of a standalone consumer, None for a member of a group. `count` is the most that one poll may
+    bring; `drain_timeout` what a shutdown waits for the application.
     """
 
     member: str
     number: int
-    partitions: Sequence[int]
     mode: Mode
+    partitions: Sequence[int] | None
     count: int
     drain_timeout: float
     hand: list[Span] = field(default_factory=list[Span])
@@ -170,6 +182,32 @@ class Stored(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Shared(Event):
+    """The group was saved: who owns which partition under which ownership, and what is wanted back of whom."""
+
+    owners: dict[int, tuple[str, int]]
+    revoking: set[int]
+    members: list[str]
+
+    def __str__(self) -> str:
+        marked = {number: f"{'-' if number in self.revoking else ''}" for number in self.owners}
+        held = (f"{number}{marked[number]}:{owner[:4]}/{own}" for number, (owner, own) in sorted(self.owners.items()))
+        return f"log    shares {' '.join(held)} among {[member[:4] for member in self.members]}"
+
+
+@dataclass(slots=True, eq=False)
+class Hooked(Event):
+    """A hook of the application was called."""
+
+    run: Run
+    hook: Literal["assigned", "revoked"]
+    partitions: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.hook} {self.partitions}"
+
+
+@dataclass(slots=True, eq=False)
 class Asked(Event):
     """A request was sent."""
 
@@ -302,7 +340,7 @@ class History:
 
 def shown(spans: list[Span]) -> str:
     """Spans for people."""
-    return ", ".join(f"{partition}:{first}-{last}" for partition, first, last in spans) or "nothing"
+    return ", ".join(f"{span.partition}:{span.first}-{span.last}" for span in spans) or "nothing"
 
 
 def _request(call: Call) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import ConsumerFailed, NotStarted, TarryError
 from tarry.testing import Call, CarryOut, FaultLayer, Script
 from tarry.testing.faults import LOCAL
+from tarry.types import TopicPartition
 from tests.simulation.history import (
     Abandoned,
     Closed,
@@ -28,6 +30,7 @@ from tests.simulation.history import (
     Finished,
     Gave,
     History,
+    Hooked,
     Killed,
     Opened,
     Raised,
@@ -46,6 +49,10 @@ NAME = "billing"
 
 class BodyFailed(Exception):
     """The application's own error."""
+
+
+class HookFailed(Exception):
+    """An error of the application's hook."""
 
 
 class Recording(Script):
@@ -73,6 +80,7 @@ class Member:
         self.world = world
         self.name = f"m{number}"
         self.partitions = world.plan.partitions_of(number)
+        self.static = self.name if world.plan.is_static else None
         self.chance = random.Random(world.plan.seed * 10 + number)
         self.layer = FaultLayer(world.log)
         self.run: Run | None = None
@@ -121,6 +129,7 @@ class Member:
                 pass
             except TarryError as error:
                 self._history.add(Raised(anyio.current_time(), run, error))
+                await self.world.pause(0.1)
         if self.run is run:
             await self._close(run, consumer)
             self.run = self.consumer = None
@@ -129,7 +138,8 @@ class Member:
         chance, plan = self.chance, self.world.plan
         self._runs += 1
         count = chance.choice([1, 3, 8, 30])
-        run = Run(self.name, self._runs, self.partitions, plan.mode, count, chance.choice([0.15, 2.0]))
+        partitions = None if plan.is_group else self.partitions
+        run = Run(self.name, self._runs, plan.mode, partitions, count, chance.choice([0.15, 2.0]))
         commits = {
             "disabled": AutoCommit.disabled,
             "finished": lambda: AutoCommit.finished(chance.choice([0.2, 1.0])),
@@ -143,20 +153,36 @@ class Member:
             "commit": commits[plan.mode](),
             "drain_timeout": run.drain_timeout,
         }
-        return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
+        if not plan.is_group:
+            return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
+        options["heartbeat_interval"] = 0.4
+        if chance.random() < 0.3:
+            options["on_assigned"] = partial(self._hook, run, "assigned")
+            options["on_revoked"] = partial(self._hook, run, "revoked")
+        return client.consumer(TOPIC, group=NAME, member=self.static, **options), run
+
+    async def _hook(
+        self, run: Run, hook: Literal["assigned", "revoked"], partitions: frozenset[TopicPartition]
+    ) -> None:
+        numbers = sorted(at.partition for at in partitions)
+        self._history.add(Hooked(anyio.current_time(), run, hook, numbers))
+        await anyio.sleep(self.chance.choice([0.0, 0.1]))
+        if self.chance.random() < 0.1:
+            raise HookFailed
 
     async def read_the_rest(self) -> None:
         """Read everything that is left, finish it, and end."""
         async with FaultLayer(self.world.log, Recording(self._history, self.name)).client() as client:
-            run = Run(self.name, 1, self.partitions, "finished", 100, 1.0)
-            consumer = client.consumer(TOPIC, name=NAME, partitions=self.partitions, commit=AutoCommit.finished(0.2))
+            is_group = self.world.plan.is_group
+            run = Run(self.name, 1, "finished", None if is_group else self.partitions, 100, 1.0)
+            whose = {"group": NAME} if is_group else {"name": NAME}
+            consumer = client.consumer(TOPIC, commit=AutoCommit.finished(0.2), **whose)
             async with consumer:
                 self.run, self.consumer = run, consumer
                 self._history.add(Opened(anyio.current_time(), run))
-                await consumer.ready(10.0)
                 while not self.world.is_read(consumer):
                     self._finish(run)
-                    self._took(run, await consumer.poll(max_wait=5.0))
+                    self._took(run, await consumer.poll(max_wait=0.5))
                 self._finish(run)
                 batch = await consumer.poll(max_wait=0.0)
                 assert not batch
@@ -272,7 +298,7 @@ class Member:
             self._history.add(
                 Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
             )
-            run.hand.append((partition, offsets[0], offsets[-1]))
+            run.hand.append(Span(partition, offsets[0], offsets[-1], ownership))
 
     def _finish(self, run: Run) -> None:
         """A read call is made: it finishes what was handed out, unless the consumer waits for nobody any more."""

@@ -16,7 +16,8 @@ import anyio
 import anyio.abc
 
 from tarry._wire.batch import decode
-from tarry.abc import Query, StoreOffset
+from tarry._wire.groups import decode_group
+from tarry.abc import Query, SaveGroup, StoreOffset
 from tarry.abc import Stored as Answer
 from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
@@ -24,7 +25,7 @@ from tarry.errors import TarryError
 from tarry.producer.producer import Outgoing, Producer
 from tarry.testing import Backend, Call, FaultKind, FaultLayer, Faults, FaultyLog, run_virtual
 from tarry.types import Offset, Origin, Ownership, Position, Segment, TopicPartition
-from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Span, Stalled, Stored
+from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
 
@@ -36,7 +37,7 @@ PATIENCE = 60.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
-MODES: list[Mode] = ["disabled", "finished", "interval"]
+MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Plan:
 
     seed: int
     mode: Mode
+    is_group: bool
+    is_static: bool
     faults: Faults
     bursts: int
     actions: int
@@ -65,8 +68,16 @@ class Plan:
             capacity=share([0.0, 0.02, 0.1]),
             grace=GRACE,
         )
+        is_group = chance.random() < 0.7
         return cls(
-            seed, chance.choice(MODES), faults, chance.randint(8, 16), chance.randint(1, 5), chance.random() < 0.4
+            seed=seed,
+            mode=chance.choice(MODES),
+            is_group=is_group,
+            is_static=is_group and chance.random() < 0.2,
+            faults=faults,
+            bursts=chance.randint(8, 16),
+            actions=chance.randint(1, 5),
+            runs_on=chance.random() < 0.4,
         )
 
     def partitions_of(self, member: int) -> list[int]:
@@ -87,9 +98,12 @@ class World:
         self._over = anyio.Event()
         self._writer = FaultLayer(log)
         self.members = [Member(self, number) for number in range(MEMBERS)]
+        self.shared: Shared | None = None
         store: Any = log.store
         self._store_for_real: Callable[[StoreOffset], Answer] = store._store
         store._store = self._watch_store
+        self._save_for_real: Callable[[SaveGroup], None] = store._save
+        store._save = self._watch_save
 
     # -------------------------------------------------------------------------------------------- the story
 
@@ -145,12 +159,14 @@ class World:
 
     def finished(self, spans: Sequence[Span]) -> None:
         """Somebody has finished messages, or said so."""
-        for partition, first, last in spans:
-            self._finished[partition].update(range(first, last + 1))
+        for span in spans:
+            self._finished[span.partition].update(span.offsets)
 
     def is_read(self, consumer: Consumer) -> bool:
         """The consumer has been given everything there is."""
-        return all(consumer.position(number) == end for number, end in enumerate(self._ends()))
+        return len(consumer.assignment) == PARTITIONS and all(
+            consumer.position(number) == end for number, end in enumerate(self._ends())
+        )
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         with anyio.move_on_after(PATIENCE):
@@ -161,11 +177,26 @@ class World:
 
     def _is_done(self) -> bool:
         """All messages are finished, or, where a mode may lose some, at least stored with nothing in hand."""
+        if self.plan.is_group and not self._is_balanced():
+            return False
         if self.plan.mode in ("disabled", "finished"):
             return not self._missing()
         stored = [self.stored(number) for number in range(PARTITIONS)]
         in_hand = any(member.run is not None and member.run.hand for member in self.members)
         return not in_hand and all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+
+    def _is_balanced(self) -> bool:
+        """Each partition is owned once, and everybody knows what is his."""
+        consumers = [member.consumer for member in self.members if member.run and not member.run.is_closed]
+        held = sorted(at.partition for consumer in consumers if consumer for at in consumer.assignment)
+        shared = self.shared
+        return (
+            held == list(range(PARTITIONS))
+            and shared is not None
+            and not shared.revoking
+            and len(shared.members) == len(consumers)
+            and all(len(consumer.assignment) >= PARTITIONS // len(consumers) for consumer in consumers if consumer)
+        )
 
     def _missing(self) -> list[Span]:
         """The first message of each partition that nobody has finished, and the last one there is."""
@@ -217,7 +248,7 @@ class World:
     async def _split(self, member: Member) -> None:
         layer = member.layer
         layer.split()
-        await anyio.sleep(self.chance.choice([0.1, 0.5, 2.0]))
+        await anyio.sleep(self.chance.choice([0.1, 0.5, 3.0]))
         layer.heal()
 
     async def _crash(self, _: Member) -> None:
@@ -234,7 +265,7 @@ class World:
 
     def _watch_store(self, job: StoreOffset) -> Answer:
         """The truth about stored offsets, at the moment at which they are durable."""
-        at = self.log.pump._partitions[job.partition].at.partition
+        at = self.log.pump.view.by_id(job.partition).at.partition
         state: Any = self.log.store._partitions[job.partition]
         before = state.stored.get(job.identity)
         answer = self._store_for_real(job)
@@ -242,11 +273,21 @@ class World:
             self.history.add(Stored(anyio.current_time(), at, before, answer.offset, job))
         return answer
 
+    def _watch_save(self, job: SaveGroup) -> None:
+        """The truth about who owns what, likewise."""
+        self._save_for_real(job)
+        if job.state is None:
+            return
+        members = decode_group(job.state).members
+        numbers = {part.id: part.number for part in self._parts()}
+        owners = {numbers[key]: (member.id, int(own)) for member in members for key, own in member.owned.items()}
+        revoking = {numbers[key] for member in members for key in member.revoking}
+        self.shared = Shared(anyio.current_time(), owners, revoking, [member.id for member in members])
+        self.history.add(self.shared)
+
     def stored(self, partition: int) -> int | None:
         """What is stored durably."""
-        state: Any = self.log.store
-        (key,) = [part.id for part in self._parts() if part.number == partition]
-        return state._partitions[key].stored.get(f"name:{NAME}")
+        return self._parts()[partition].stored.get(f"{'group' if self.plan.is_group else 'name'}:{NAME}")
 
     def _parts(self) -> list[Any]:
         store: Any = self.log.store
@@ -282,7 +323,7 @@ async def tell(seed: int, history: History) -> None:
     def observe(kind: FaultKind, call: Call | None) -> None:
         history.add(Fault(anyio.current_time(), kind, call))
 
-    options = LogOptions(max_wait=5.0)
+    options = LogOptions(max_wait=5.0, session_timeout=1.5, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
         async with FaultyLog(seed=seed, options=options, observe=observe) as log:
             await World(Plan.of(seed), log, history).run()

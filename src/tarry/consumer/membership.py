@@ -278,16 +278,21 @@ class Membership:
         mine = self._still(mine, held)
         await self._store(mine)
         self._drop(self._still(mine, held), keep=False)
-        if session is self._standing.session:
-            try:
-                await insist(partial(session.release, partitions), again=may_pass)
-            except FencedError:
-                self._instruments.emit("release_refused", partitions=tuple(partitions))
+        if session is self._standing.session and await self._release(session, partitions):
             for partition in partitions:
                 self._leaving.pop(partition, None)
             self._apply()
         if error is not None:
             self._worker.tell(error)
+
+    async def _release(self, session: abc.Session, partitions: Sequence[TopicPartition]) -> bool:
+        """False when the session is over: what it knew of the assignment counts for nothing, joining is under way."""
+        try:
+            await insist(partial(session.release, partitions), again=may_pass)
+        except FencedError as error:
+            self._instruments.emit("release_refused", partitions=tuple(partitions))
+            return not isinstance(error, NotAMember)
+        return True
 
     async def _store(self, partitions: Sequence[TopicPartition]) -> None:
         with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):

@@ -63,8 +63,11 @@ class Storing:
             self._commits.found(partition, await self._standing.session.stored_offset(partition))
 
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
-        """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53)."""
-        if self._commits.asked(partition, offset) is not None:
+        """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53).
+
+        That it changes nothing is known only while no store is on its way: one may be lowering.
+        """
+        if self._lane.locked() or self._commits.asked(partition, offset) is not None:
             await self._send(partition, lambda _: self._commits.asked(partition, offset), history)
 
     async def delete(self, partition: TopicPartition) -> None:
@@ -84,7 +87,8 @@ class Storing:
             pending = [partition for partition in pending if not await self._finish(partition, rewound)]
             if pending:
                 await anyio.sleep(backoff.next())
-        return rewound
+        async with self._lane:  # what is being stored by hand at this moment is let through (C66)
+            return rewound
 
     async def _finish(self, partition: TopicPartition, rewound: dict[TopicPartition, int]) -> bool:
         """One final store; False when it is worth another try."""

@@ -20,7 +20,7 @@ from tarry.errors import (
     StaleAssignment,
     TopicNotFound,
 )
-from tarry.testing import delay, refuse
+from tarry.testing import delay, hold, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
@@ -344,6 +344,23 @@ class TestEviction:
                 await anyio.sleep(10)
                 assert rig.script.count("open_session") >= 5
                 assert (await anext(consumer)).offset == 0
+
+    @rule("K41", "K50")
+    @virtual()
+    async def test_who_is_evicted_while_it_gives_up_does_not_ask_in_circles(self) -> None:
+        """The release is refused, and joining again takes its time: what the old session knew counts for nothing."""
+        async with opened(2, session_timeout=0.5) as rig:
+            async with rig.member(heartbeat_interval=100.0) as first:
+                rig.script.on("release", do=delay(1.0))
+                rig.script.on(
+                    "release", nth=range(20, 1000), do=hold(anyio.Event())
+                )  # where circles end, in virtual time
+                async with rig.member(heartbeat_interval=0.1) as second:
+                    rig.script.every("open_session", do=delay(2.0))
+                    await anyio.sleep(2.0)
+                    assert len(rig.calls("release")) == 1
+                    assert await owns(second, 2) == {P0, P1}
+            assert first.assignment == frozenset()
 
 
 class TestStoresInARebalance:

@@ -456,6 +456,24 @@ class TestSeekAndStore:
                 await consumer.seek(0, 20)
             assert rig.stored(P0) == 2
 
+    @rule("I7", "C53")
+    @virtual(seeds=3)
+    async def test_what_is_stored_by_hand_while_the_last_word_is_on_its_way_is_not_lost_to_it(self) -> None:
+        """The log holds more at that moment, but not for long."""
+        async with opened(1) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 5)
+            async with rig.consumer(commit=ON_POLL, drain_timeout=0.1) as consumer:
+                message = (await take(consumer, 2))[-1]
+                rig.script.on("store_offset", do=delay(0.5))
+                stopping = start(tasks, consumer.shutdown)
+                await anyio.sleep(0.3)
+                assert rig.stored(P0) == 4
+                await consumer.store_offset(message)
+                assert rig.stored(P0) == 1
+                await stopping.done.wait()
+                assert stopping.result.committed[P0] == rig.stored(P0) == 1
+
+
     @rule("K85")
     @virtual(seeds=2)
     async def test_storing_by_hand_only_ever_raises_what_is_finished(self) -> None:

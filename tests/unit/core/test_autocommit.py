@@ -265,3 +265,60 @@ def test_nothing_is_stored_of_a_partition_that_delivered_nothing(
     for mode in AUTOMATIC:
         assert decide(Commits(mode), P0) is None
         assert decide(commits(mode, stored=4), P0) is None
+
+
+class TestCommitOnPoll:
+    @rule("C58", "C62")
+    def test_what_the_log_committed_is_brought_back_to_what_is_finished(self) -> None:
+        machine = commits("on_poll", stored=4)
+        machine.took(P0, Offset(14))
+        assert machine[P0].stored == 14
+        deliver(machine, 9)
+        assert machine.due(P0) is None
+        assert send(machine, machine.final(P0)) == (8, True)
+        assert machine.final(P0) is None
+
+    @rule("C62")
+    @pytest.mark.parametrize("floor", [None, 4])
+    def test_without_a_delivery_the_end_is_the_floor(self, floor: int | None) -> None:
+        machine = commits("on_poll", stored=floor)
+        machine.took(P0, Offset(14))
+        assert send(machine, machine.final(P0)) == (floor, True)
+
+    @rule("C61")
+    def test_after_an_unsettled_fetch_the_end_stores_whatever_was_believed(self) -> None:
+        machine = commits("on_poll", stored=4)
+        machine.took(P0, Offset(9))
+        deliver(machine, 9, finished=9)
+        assert machine.final(P0) is None
+        machine.unsettled(P0)
+        assert send(machine, machine.final(P0)) == (9, True)
+
+    @rule("C56")
+    def test_a_commit_never_lowers_what_is_believed_to_be_stored(self) -> None:
+        machine = commits("on_poll", stored=20)
+        machine.took(P0, Offset(9))
+        assert machine[P0].stored == 20
+
+    @rule("I1")
+    def test_after_a_mere_seek_the_end_is_where_it_was_before(self) -> None:
+        machine = commits("on_poll")
+        machine.took(P0, Offset(9))
+        deliver(machine, 3)
+        machine.sought(P0, Position(50))
+        machine.took(P0, Offset(59))
+        assert send(machine, machine.final(P0)) == (2, True)
+
+    @rule("I1")
+    def test_a_start_behind_messages_that_are_to_be_skipped_is_a_floor(self) -> None:
+        machine = commits("on_poll")
+        machine.began(P0, Position(10))
+        machine.took(P0, Offset(14))
+        assert send(machine, machine.final(P0)) == (9, True)
+        stored = commits("finished", stored=4)
+        stored.began(P0, Position(10))
+        assert stored.final(P0) is None
+        sought = commits("finished")
+        sought.sought(P0, Position(3))
+        sought.began(P0, Position(10))
+        assert sought[P0].floor == 2

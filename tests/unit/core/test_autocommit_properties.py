@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tarry._core.autocommit import Commits, Mode, Store
 from tarry.types import Offset, Position, TopicPartition
@@ -37,7 +44,7 @@ class Run:
 class CommitsMachine(RuleBasedStateMachine):
     """One partition, one mode, one log; each store is accepted, refused, or lost with or without effect."""
 
-    @initialize(mode=st.sampled_from(["disabled", "finished", "interval"]), held=st.none() | OFFSET)
+    @initialize(mode=st.sampled_from(["disabled", "finished", "interval", "on_poll"]), held=st.none() | OFFSET)
     def begin(self, mode: Mode, held: int | None) -> None:
         self.commits = Commits(mode)
         self.mode = mode
@@ -45,6 +52,7 @@ class CommitsMachine(RuleBasedStateMachine):
         self.confirmed = held
         self.floor = held
         self.in_doubt = False
+        self.sought_from = held  # where the stored offset belonged before the last seek
         self.run = Run(None)
         self.next = 0
         self.commits.found(PARTITION, None if held is None else Offset(held))
@@ -66,8 +74,23 @@ class CommitsMachine(RuleBasedStateMachine):
             self.run.finished = self.run.delivered
             self.commits.finished(PARTITION, Offset(self.run.delivered))
 
+    @precondition(lambda self: self.mode == "on_poll")
+    @rule(count=st.integers(1, 4), fate=FATE)
+    def fetch(self, count: int, fate: Fate) -> None:
+        """The log commits what it serves; nothing of it is delivered yet."""
+        last = self.next + count - 1
+        if fate in {"accepted", "lost but applied"}:
+            self.held = last if self.held is None else max(self.held, last)
+        if fate == "accepted":
+            self.confirmed = last if self.confirmed is None else max(self.confirmed, last)
+            self.commits.took(PARTITION, Offset(last))
+        elif fate != "refused":
+            self.in_doubt = True
+            self.commits.unsettled(PARTITION)
+
     @rule(position=OFFSET)
     def seek(self, position: int) -> None:
+        self.sought_from = self.rest()
         self.commits.sought(PARTITION, Position(position))
         self.next = position
         self.run = Run(position)
@@ -126,11 +149,11 @@ class CommitsMachine(RuleBasedStateMachine):
     @rule(fate=FATE)
     def period_is_over(self, fate: Fate) -> None:
         store = self.commits.due(PARTITION)
-        mark = {"disabled": None, "finished": self.run.finished, "interval": self.run.delivered}[self.mode]
+        mark = {"finished": self.run.finished, "interval": self.run.delivered}.get(self.mode)
         if store is None:
             is_sought = self.run.base is not None and not self.run.answered
             newest = None if mark is None else max([mark, *self.run.given])
-            assert newest is None or self.mode == "disabled" or not self.in_doubt
+            assert newest is None or not self.in_doubt
             assert newest is None or self.confirmed is not None
             assert newest is None or (self.confirmed or 0) >= newest
             assert not is_sought or newest is None or newest == self.confirmed
@@ -149,8 +172,8 @@ class CommitsMachine(RuleBasedStateMachine):
         done = [offset for offset in (self.run.finished, *self.run.given) if offset is not None]
         if self.run.base is None:
             return max([*done, *([] if self.floor is None else [self.floor])], default=None)
-        if not done and not self.run.answered:
-            return self.confirmed  # a mere seek
+        if not done and not self.run.answered:  # a mere seek
+            return self.sought_from if self.mode == "on_poll" else self.confirmed
         return max([*done, *([self.run.base - 1] if self.run.base else [])], default=None)
 
     @invariant()

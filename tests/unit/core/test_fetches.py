@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tarry._wire.batch
 from tarry._core import fetches as module
-from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, cut, from_position, pieces
+from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, Plan, cut, from_position, pieces, up_to
 from tarry._wire.batch import seal
 from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
 from tests.marks import rule
@@ -248,3 +248,62 @@ class TestCutting:
         whole = segment(P0, 0, [100] * 7, [900], [100] * 3)
         parts = pieces(whole, 300)
         assert spans(parts) == [(0, 0, 2), (0, 3, 5), (0, 6, 6), (0, 7, 7), (0, 8, 10)]
+
+
+class TestCommittingFetches:
+    @rule("C59")
+    def test_one_starts_only_while_a_reader_waits_and_nothing_is_here(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        assert machine.plan_committing() is None
+        machine.is_awaited = True
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+        machine.put(segment(P1, 0, [5]))
+        assert machine.plan_committing() is None
+
+    @rule("C59", "C82")
+    def test_one_is_out_at_a_time_and_names_the_longest_unserved_partition(self) -> None:
+        machine = fetches()
+        machine.is_awaited = True
+        for partition in (P1, P0, P2):
+            machine.ready(partition)
+        plan = machine.plan_committing()
+        assert plan is not None
+        assert plan.partitions == (P1,)
+        machine.started([P1])
+        assert machine.plan_committing() is None
+        machine.landed([P1])
+        machine.ready(P1)
+        following = machine.plan_committing()
+        assert following is not None
+        assert following.partitions == (P0,)
+
+    @rule("C59")
+    def test_for_a_poll_it_brings_what_the_poll_still_takes(self) -> None:
+        machine = fetches(demand=Demand(8, 6, 1000, deadline=1.0))
+        machine.ready(P0)
+        machine.put(segment(P1, 0, [100, 100]))
+        assert machine.plan_committing() == Plan((P0,), 6, 1000 - 200 - RUN_OVERHEAD)
+        machine.put(segment(P1, 2, [1, 1, 1, 1]))
+        assert machine.plan_committing() is None  # enough messages
+        machine.demand = Demand(20, 20, 200 + 4 + RUN_OVERHEAD, deadline=1.0)
+        assert machine.plan_committing() is None  # enough bytes
+
+    def test_what_is_buffered_can_be_looked_at(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [5]))
+        machine.put(segment(P1, 3, [5, 5]))
+        assert spans(machine.segments) == [(0, 0, 0), (1, 3, 4)]
+        assert machine.messages == 3
+
+
+@rule("C32")
+def test_a_segment_is_cut_behind_the_message_in_hand() -> None:
+    whole = segment(P0, 10, [1, 1, 1], [1, 1])
+    assert [spans([up_to(whole, Offset(offset))]) for offset in (10, 12, 13, 14)] == [
+        [(0, 10, 10)],
+        [(0, 10, 12)],
+        [(0, 10, 13)],
+        [(0, 10, 14)],
+    ]
+    assert [run.count for run in up_to(whole, Offset(12)).runs] == [3]

@@ -103,3 +103,47 @@ def test_news_of_partitions_that_are_not_owned_are_ignored() -> None:
     assert not positions.resolved(P0, 1, Position(0), HISTORY)
     assert positions.fetched(P0, 1, Position(0)) is None
     assert positions.get(P0) is None
+
+
+@rule("C29", "C31")
+def test_a_dropped_partition_comes_back_under_a_new_ownership_and_without_a_position() -> None:
+    positions = resolved(P0, P1)
+    before = positions[P0].epoch
+    positions.drop(P0)
+    assert list(positions) == [P1]
+    positions.assign({P1: Ownership(0), P0: Ownership(5)})
+    assert positions.unresolved() == [P0]
+    assert positions.fetched(P0, before, Position(9)) is None
+    positions.drop(TopicPartition("t", 9))
+
+
+@rule("C32")
+def test_a_kept_partition_keeps_its_position() -> None:
+    positions = resolved(P0, P1, at=7)
+    positions.assign({P0: Ownership(0)})
+    assert (list(positions), positions[P0].fetch_at) == ([P0], 7)
+
+
+@rule("C35")
+def test_a_closed_place_is_neither_read_nor_resolved_and_what_is_out_for_it_is_void() -> None:
+    positions = resolved(P0)
+    positions.assign({P0: Ownership(0), P1: Ownership(3)})
+    epoch = positions[P0].epoch
+    positions.close(P0)
+    positions.close(P1)
+    assert (positions.readable(), positions.unresolved()) == ([], [])
+    assert positions.fetched(P0, epoch, Position(9)) is None
+    positions.seek(P1, Position(4), HISTORY)
+    assert positions.readable() == []
+    positions.reopen(P1, Ownership(2))  # for an ownership that is over
+    assert positions.readable() == []
+    positions.reopen(P1, Ownership(3))
+    positions.reopen(TopicPartition("t", 9), Ownership(3))
+    assert (positions.readable(), positions[P1].fetch_at) == ([P1], 4)
+
+
+def test_a_history_that_changes_while_a_place_is_closed_leaves_it_closed() -> None:
+    positions = resolved(P0)
+    positions.close(P0)
+    positions.reset(P0)
+    assert (positions.unresolved(), positions.readable()) == ([], [])

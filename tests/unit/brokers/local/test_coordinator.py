@@ -64,9 +64,11 @@ class Store(MemoryStore):
 class Rig:
     """A coordinator, what it told the readers, and a short word for each request."""
 
-    def __init__(self, partitions: int = 4, *, hold: bool = False, store: Store | None = None) -> None:
+    def __init__(
+        self, partitions: int = 4, *, hold: bool = False, store: Store | None = None, now: float = 0.0
+    ) -> None:
         self.clock = ManualClock()
-        self.clock.at = 0.0
+        self.clock.at = now
         self.store = Store(self.clock) if store is None else store
         self.alarms: list[float] = []
         self.lost: list[tuple[str, list[int]]] = []
@@ -243,6 +245,14 @@ class TestSavingFirst:
         assert again.pending
         rig.sync()
         assert (again.answer, rig.release(first, 77).answer) == (None, None)
+
+    def test_any_other_version_is_answered_at_once(self):
+        rig = Rig(2)
+        first = rig.join()
+        assert first.shown.version == 2
+        for version in (0, 1, 3, 99):
+            assert rig.changed(first, version).answer is first.shown
+        assert rig.changed(first, 2).pending
 
     def test_an_assignment_that_nothing_changed_for_is_not_told_again(self):
         rig = Rig(1)
@@ -644,11 +654,21 @@ class TestRestart:
         leaves = rig.leave_group(first), rig.leave_group(second)
         rig.coordinator.close()
         assert isinstance(news.error, NotAMember)
-        rig.sync()
+        rig.store.sync()  # once: then the store is closed
         assert [leave.answer for leave in leaves] == [None, None]
         state = rig.store.saved()
         assert state is not None
         assert state.members == ()
+
+    def test_what_fails_while_a_log_closes_is_not_tried_again(self):
+        rig = Rig(4)
+        first, second = rig.join(), rig.join()
+        rig.store._hold = True
+        rig.leave_group(first)
+        rig.leave_group(second)
+        rig.coordinator.close()
+        rig.store.crash()
+        assert rig.coordinator.next_deadline() is None
 
     def test_closing_ends_what_waits(self):
         rig = Rig(1)

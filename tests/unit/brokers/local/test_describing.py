@@ -188,4 +188,7 @@ class TestResetting:
         error = LogFull("the disk is full")
         rig.answer(error, abc.Stored(Offset(30)))
         assert reset.error is error
+        both = rig.reset({P0: 20, P1: 30})
+        rig.answer(error, LogFull("later"))
+        assert both.error is error
         assert (rig.part(P0).stored, rig.part(P1).stored) == ({"group:billing": 50}, {"group:billing": 30})
