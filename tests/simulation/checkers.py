@@ -227,8 +227,10 @@ class Books:
 
     def _delivered(self, event: Delivered) -> Iterator[str]:
         account = self.accounts[event.partition]
+        tenure = self.now.get(event.partition)
+        is_over = tenure is not None and event.ownership < tenure.ownership  # cut off from the log, it cannot know
         again = [offset for offset in event.offsets if offset <= account.safe and offset in account.done]
-        if again:
+        if again and not is_over:
             yield f"{event.run} gets {event.partition}:{again[0]}-{again[-1]} again, which was stored up to {account.safe}"
         account.delivered.update(event.offsets)
 
