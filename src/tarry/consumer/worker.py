@@ -211,6 +211,7 @@ class Worker:
             self._postponed.pop(partition, None)
             if keep:
                 self._fetches.drained(partition)
+                self._fetches.settled(partition)
             else:
                 self._fetches.void(partition)
         self._withdraw()
@@ -445,11 +446,13 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
+                self._fetches.doubted(partition)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
         """A committing fetch is back: the log counts what it brought as read."""
         for target in reply.targets if self._commits is not None else ():
+            self._fetches.settled(target.partition)
             place = self._positions.get(target.partition)
             if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
                 self._commits.took(target.partition, Offset(target.next - 1))
@@ -681,6 +684,7 @@ class Worker:
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
         self.stopped[partition] = self._errors[partition] = error
         self._fetches.drained(partition)
+        self._fetches.settled(partition)
         self._withdraw()
         self._instruments.emit("partition_stopped", partition=partition, error=str(error))
         self._settle()
