@@ -1,19 +1,173 @@
-"""What a history has been through: counted, so that a simulation that injects nothing is noticed.
+"""What a history has been through, so that a simulation in which nothing happens is noticed.
 
-Each fault, each thing that the world does to a member, and the pairs that are hard: what happens *while* something else
-is under way. A number says in how many histories it was there.
+Here: each fault, each thing that the world does, and the pairs that are hard: what happens *while* something else is
+under way. `coverage` names those that a history has met; how many histories have met each of them is what counts.
+Not here: any opinion on the outcome (`checkers`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 
+from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
-from tests.simulation.history import Abandoned, Acted, Answered, Asked, Closing, Fault, Finished, History, Killed, Noted
-
-REQUIRED = (
-    *("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash"),
-    *("stop", "cancel", "fail", "storm"),
-    "cancel during accumulation",
+from tests.simulation.history import (
+    Abandoned,
+    Acted,
+    Answered,
+    Asked,
+    Closed,
+    Closing,
+    Delivered,
+    Event,
+    Fault,
+    Finished,
+    History,
+    Killed,
+    Reported,
+    Shared,
 )
+
+FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
+ACTS = ("stop", "cancel", "fail", "storm")
+PAIRS = (
+    "cancel during accumulation",
+    "cancel during committing fetch",
+    "cancel during join",
+    "stop during committing fetch",
+    "stop during release",
+    "stop with work in hand",
+    "kill during committing fetch",
+    "kill with work in hand",
+    "split during committing fetch",
+    "crash during committing fetch",
+    "crash during store",
+    "crash during change of group",
+    "rebalance during committing fetch",
+    "rebalance with work in hand",
+    "rebalance during start",
+    "refusal during rebalance",
+    "lost reply of a committing fetch",
+    "lost reply of a store",
+    "lost reply of a release",
+    "lost reply of a join",
+    "eviction",
+    "committed batch delivered after a loss",
+    "body outlasts a shutdown",
+    "body outlasts a hand-over",
+)
+REQUIRED = (*FAULTS, *ACTS, *PAIRS)
+GROUP_CHANGES = ("open_session", "release", "leave")
+
+
+def coverage(history: History) -> set[str]:
+    """The names of what a history has met."""
+    watch = Watch()
+    return {name for event in history.events for name in watch.look(event)}
+
+
+class Watch:
+    """What is under way at a moment of a history: requests, work in hand, partitions that are wanted back."""
+
+    def __init__(self) -> None:
+        self.out: dict[str, list[Call]] = defaultdict(list)
+        self.hands: dict[str, set[int]] = defaultdict(set)
+        self.shared = Shared(0.0, {}, set(), [])
+
+    def look(self, event: Event) -> Iterator[str]:
+        """What this event means at this moment; then it is taken in."""
+        match event:
+            case Acted():
+                yield from self._acted(event)
+            case Fault():
+                yield from self._fault(event)
+            case Shared():
+                yield from self._rebalance(event)
+                self.shared = event
+            case Abandoned():
+                if event.min_count > 1:
+                    yield "cancel during accumulation"
+                yield from self._during("cancel", event.run.member)
+            case Closing(why="stopped" | "the world is over"):
+                yield from self._during("stop", event.run.member)
+            case Closed():
+                if event.hand and event.at >= (event.run.closing_at or 0.0) + event.run.drain_timeout:
+                    yield "body outlasts a shutdown"
+            case Reported(name="evicted"):
+                yield "eviction"
+            case _:
+                yield from self._note(event)
+
+    def _note(self, event: Event) -> Iterator[str]:
+        match event:
+            case Asked():
+                self.out[event.member].append(event.call)
+                if event.call.operation == "release" and self._holds(event.member, event.call):
+                    yield "body outlasts a hand-over"
+            case Answered():
+                self.out[event.member] = [call for call in self.out[event.member] if call is not event.call]
+            case Delivered():
+                self.hands[event.run.member].add(event.partition)
+                _, ownership = self.shared.owners.get(event.partition, ("", 0))
+                if event.ownership not in (0, ownership):
+                    yield "committed batch delivered after a loss"
+            case Finished() | Killed():
+                self.hands[event.run.member].clear()
+            case _:
+                pass
+
+    def _holds(self, member: str, release: Call) -> bool:
+        return any(at.partition in self.hands[member] for at in release.arguments["partitions"])
+
+    def _during(self, what: str, member: str) -> Iterator[str]:
+        calls = self.out[member]
+        if any(map(_commits, calls)):
+            yield f"{what} during committing fetch"
+        for operation, name in (("release", "release"), ("open_session", "join")):
+            if any(call.operation == operation for call in calls):
+                yield f"{what} during {name}"
+        if self.hands[member]:
+            yield f"{what} with work in hand"
+
+    def _acted(self, event: Acted) -> Iterator[str]:
+        yield event.action
+        if event.member is not None:
+            yield from self._during(event.action, event.member)
+
+    def _fault(self, event: Fault) -> Iterator[str]:
+        kind, call = event.kind, event.call
+        yield kind
+        if kind == "crash":
+            calls = [call for calls in self.out.values() for call in calls]
+            names = {"store_offset": "store"} | dict.fromkeys(GROUP_CHANGES, "change of group")
+            yield from (f"crash during {names[call.operation]}" for call in calls if call.operation in names)
+            if any(map(_commits, calls)):
+                yield "crash during committing fetch"
+        if kind in ("not_accepted", "capacity") and self.shared.revoking:
+            yield "refusal during rebalance"
+        if kind == "lose_reply" and call is not None:
+            names = {"store_offset": "store", "release": "release", "open_session": "join"}
+            name = "committing fetch" if _commits(call) else names.get(call.operation, call.operation)
+            yield f"lost reply of a {name}"
+
+    def _rebalance(self, event: Shared) -> Iterator[str]:
+        before = self.shared
+        moving = {
+            number
+            for number, owner in before.owners.items()
+            if event.owners.get(number) != owner or number in event.revoking - before.revoking
+        }
+        losers = {before.owners[number][0] for number in moving}
+        for calls in self.out.values():
+            for call in calls:
+                if _commits(call) and isinstance(call.session, GroupSession) and call.session.id in losers:
+                    yield "rebalance during committing fetch"
+                if call.operation in ("stored_offset", "resolve") and call.arguments["partition"].partition in moving:
+                    yield "rebalance during start"
+        if any(moving & hand for hand in self.hands.values()):
+            yield "rebalance with work in hand"
+
+
+def _commits(call: Call) -> bool:
+    return bool(call.arguments.get("commit"))

@@ -39,7 +39,7 @@ class Run:
     """One consumer from its start to its end. `names` says whose it is in a trace: member, and number of the run.
 
     `partitions` are those of a standalone consumer, None for a member of a group. `count` is the most that one poll may
-    bring; `drain_timeout` what a shutdown waits for the application.
+    bring; `drain_timeout` what a shutdown waits for the application, whose body takes its time when `is_slow`.
     """
 
     member: str
@@ -48,6 +48,7 @@ class Run:
     partitions: Sequence[int] | None
     count: int
     drain_timeout: float
+    is_slow: bool
     hand: list[Span] = field(default_factory=list[Span])
     closing_at: float | None = None
     is_closed: bool = False

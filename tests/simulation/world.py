@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
@@ -23,7 +23,18 @@ from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import TarryError
 from tarry.producer.producer import Outgoing, Producer
-from tarry.testing import Backend, Call, FaultKind, FaultLayer, Faults, FaultyLog, run_virtual
+from tarry.testing import (
+    Backend,
+    Call,
+    FaultKind,
+    FaultLayer,
+    Faults,
+    FaultyLog,
+    Operation,
+    delay,
+    hook,
+    run_virtual,
+)
 from tarry.types import Offset, Origin, Ownership, Position, Segment, TopicPartition
 from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
@@ -37,7 +48,7 @@ PATIENCE = 60.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
-MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll"]
+MODES: list[Mode] = ["disabled", "finished", "interval", *["on_poll"] * 5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,9 @@ class World:
 
     def is_read(self, consumer: Consumer) -> bool:
         """The consumer has been given everything there is."""
-        return len(consumer.assignment) == PARTITIONS and all(consumer.position(number) == end for number, end in enumerate(self._ends()))
+        return len(consumer.assignment) == PARTITIONS and all(
+            consumer.position(number) == end for number, end in enumerate(self._ends())
+        )
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         with anyio.move_on_after(PATIENCE):
@@ -210,7 +223,7 @@ class World:
         number = 0
         for _ in range(self.plan.bursts):
             await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05, 0.2]))
-            at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5])
+            at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5, 9])
             values = [Outgoing(b"%d" % value, partition=at) for value in range(number, number + count)]
             number += count
             try:
@@ -219,17 +232,44 @@ class World:
                 self.history.add(Acted(anyio.current_time(), f"failed to write: {error}"))
 
     async def _act(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Stops, cancels, failures, kills, cuts, crashes and storms."""
+        """Stops, cancels, failures, kills, cuts, crashes and storms; many of them while a request is out."""
         for _ in range(self.plan.actions):
             await anyio.sleep(self.chance.choice([0.02, 0.2, 0.4]))
             member = self.chance.choice(self.members)
-            roll = self.chance.random()
-            for action, share in ACTIONS:
-                if roll < share:
-                    self.history.add(Acted(anyio.current_time(), action, member.name))
-                    tasks.start_soon(getattr(self, f"_{action}"), member)
-                    break
-                roll -= share
+            (action,) = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
+            if self.chance.random() < 0.8:
+                await self._opportunity(member)
+            self.history.add(Acted(anyio.current_time(), action, member.name))
+            tasks.start_soon(getattr(self, f"_{action}"), member)
+
+    async def _opportunity(self, member: Member) -> None:
+        """Wait until a member has work in hand, or until it asks for something, which then takes its time."""
+        aims: dict[Operation | Literal["work"], int] = {"poll": 5, "work": 2, "store_offset": 2}
+        if self.plan.is_group:
+            aims |= {"release": 5, "open_session": 3}
+        (aim,) = self.chance.choices(list(aims), list(aims.values()))
+        with anyio.move_on_after(0.6):
+            if aim == "work":
+                await member.took.wait()
+            else:
+                await self._slowly(member, aim)
+
+    async def _slowly(self, member: Member, operation: Operation) -> None:
+        """Wait for a request, and hold it, or its reply, up for a while; with a join also what the others read."""
+        begun = anyio.Event()
+        rules = [(member, member.layer.script.on(operation, do=hook(lambda _: begun.set())))]
+        slowed: list[tuple[Member, Operation]] = [(member, operation)]
+        if operation == "open_session":
+            slowed += [(other, "poll") for other in self.members if other is not member]
+        for each, what in slowed:
+            late = delay(self.chance.choice([0.01, 0.1, 0.3]), reply=self.chance.random() < 0.6)
+            rules.append((each, each.layer.script.every(what, do=late)))
+        scripts = [(each.layer.script, rule) for each, rule in rules]
+        try:
+            await begun.wait()
+        finally:
+            for script, rule in scripts:
+                script.remove(rule)
 
     async def _stop(self, member: Member) -> None:
         await member.stop("stopped")
@@ -244,9 +284,9 @@ class World:
         member.kill()
 
     async def _split(self, member: Member) -> None:
-        layer = member.layer
+        layer, is_slow = member.layer, member.run is not None and member.run.is_slow
         layer.split()
-        await anyio.sleep(self.chance.choice([0.1, 0.5, 3.0]))
+        await anyio.sleep(3.0 if is_slow else self.chance.choice([0.1, 0.5, 2.0]))
         layer.heal()
 
     async def _crash(self, _: Member) -> None:
@@ -304,15 +344,8 @@ class World:
         return found
 
 
-ACTIONS = [
-    ("stop", 0.2),
-    ("cancel", 0.2),
-    ("fail", 0.1),
-    ("kill", 0.1),
-    ("split", 0.15),
-    ("crash", 0.15),
-    ("storm", 0.1),
-]
+ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1}
+"""What the world does, and how often."""
 
 
 async def tell(seed: int, history: History) -> None:
@@ -321,7 +354,7 @@ async def tell(seed: int, history: History) -> None:
     def observe(kind: FaultKind, call: Call | None) -> None:
         history.add(Fault(anyio.current_time(), kind, call))
 
-    options = LogOptions(max_wait=5.0, session_timeout=1.5, rebalance_timeout=1.5)
+    options = LogOptions(max_wait=5.0, session_timeout=1.0, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
         async with FaultyLog(seed=seed, options=options, observe=observe) as log:
             await World(Plan.of(seed), log, history).run()
