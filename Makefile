@@ -21,11 +21,11 @@ EVERY_EXTRA := server,cli,kafka,postgres,zstd,prometheus,otel,uvloop
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help demo test lint lint-ruff lint-format lint-pyright lint-mypy lint-layers
-.PHONY: bench docs trace mutate soak format api pins clean distclean
+.PHONY: bench docs trace mutate simulate soak format api pins clean distclean
 
 help:
 	@sed -n '3,4p' Makefile | sed 's/^#   //'
-	@echo "also: lint trace bench docs mutate soak format api pins clean distclean"
+	@echo "also: lint trace bench docs mutate simulate soak format api pins clean distclean"
 
 demo: $(STAMPS)/demo
 	$(VENV)/bin/tarry demo $(ARGS)
@@ -64,6 +64,12 @@ trace: $(PY)
 
 mutate: $(STAMPS)/test
 	$(PY) -m tests.tools.mutate $(ARGS)
+
+# Whole consumers over a log that misbehaves, under virtual time. SEED=n tells one history event by event; SEEDS=n or
+# SECONDS=s judge many, in one process per core, and count what has happened. BACKEND=asyncio takes the other loop.
+simulate: $(STAMPS)/test
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(BACKEND),--backend $(BACKEND)) $(ARGS)
 
 # Full length and many rounds: kills, an hour of load, 5,000 examples a property.
 soak: $(STAMPS)/test

@@ -157,7 +157,7 @@ class Member:
         }
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
-        options["heartbeat_interval"] = 0.3
+        options["heartbeat_interval"] = 0.5
         if chance.random() < 0.3:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")
