@@ -140,7 +140,7 @@ class World:
             self._over.set()
             for member in self.members:
                 await member.stop("the world is over")
-        if not self.plan.runs_on:
+        if self._missing() or not self.plan.runs_on:
             await self._read_the_rest()
         self.history.add(
             Quiet(
