@@ -65,11 +65,10 @@ trace: $(PY)
 mutate: $(STAMPS)/test
 	$(PY) -m tests.tools.mutate $(ARGS)
 
-# Whole consumers over a log that misbehaves, under virtual time. SEED=n tells one history event by event; SEEDS=n or
-# SECONDS=s judge many, in one process per core, and count what has happened. BACKEND=asyncio takes the other loop.
+# SEED=n: one simulated history, event by event. SECONDS=s or SEEDS=n: many of them, a process per core.
 simulate: $(STAMPS)/test
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
-	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(BACKEND),--backend $(BACKEND)) $(ARGS)
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(BACKEND),--backend $(BACKEND))
 
 # Full length and many rounds: kills, an hour of load, 5,000 examples a property.
 soak: $(STAMPS)/test

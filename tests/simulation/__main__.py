@@ -1,55 +1,72 @@
-"""`python -m tests.simulation`: one seed with its trace, or many with their counters. See `make simulate`."""
+"""`python -m tests.simulation`: one seed with everything that happened, or many until the time is over.
+
+make simulate SEED=17              one history, event by event, and what is wrong with it
+make simulate SECONDS=600          as many seeds as fit, a process per core; SEEDS=100000 for so many
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
+from typing import cast
 
 from tarry.testing import Backend
-from tests.simulation.campaign import Tally, again, campaign
 from tests.simulation.checkers import judge
-from tests.simulation.history import History
+from tests.simulation.running import CHUNK, Tally, run_many
 from tests.simulation.world import Plan, simulate
 
-SEEDS = 1000
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code says whether anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="tell this one, event by event")
-    parser.add_argument("--seeds", type=int, help=f"judge so many; {SEEDS} unless there is a time")
-    parser.add_argument("--seconds", type=float, help="judge as many as there is time for")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--jobs", type=int, help="processes; one per core unless said otherwise")
-    parser.add_argument("--backend", choices=["trio", "asyncio"], default="trio")
-    options = parser.parse_args(arguments)
-    if options.seed is not None:
-        return _tell(options.seed, options.backend)
-    seeds = options.seeds if options.seeds or options.seconds else SEEDS
-    return _judge_many(options.backend, options.first, seeds, options.seconds, options.jobs)
-
-
-def _tell(seed: int, backend: Backend) -> int:
-    history = History()
-    try:
-        simulate(seed, backend, history)
-    finally:  # also what was interrupted has a trace
-        print(Plan.of(seed), *history.trace(), sep="\n")
+def show(seed: int, backend: Backend) -> int:
+    """Tell one history."""
+    print(Plan.of(seed))
+    history = simulate(seed, backend)
+    for event in history.events:
+        print(f"{event.at:9.3f} {event}")
     wrong = judge(history)
-    print(*(f"WRONG {line}" for line in wrong), f"seed {seed} on {backend}: {len(wrong)} findings", sep="\n")
-    return 1 if wrong else 0
+    print("\n".join(wrong) or "nothing is wrong")
+    return int(bool(wrong))
 
 
-def _judge_many(backend: Backend, first: int, seeds: int | None, seconds: float | None, jobs: int | None) -> int:
-    total = Tally()
-    for part in campaign(backend, first=first, seeds=seeds, seconds=seconds, jobs=jobs):
-        total.add(part)
-        for seed, wrong in part.wrong.items():
-            print(f"seed {seed}: {wrong[0]}\n    again with: {again(seed, backend)}", flush=True)
+def run(backend: Backend, first: int, seeds: int | None, seconds: float | None) -> int:
+    """Run many; whether something was wrong."""
+    until = None if seconds is None else time.monotonic() + seconds
+    last = None if seeds is None else first + seeds
+
+    def chunks() -> Iterator[range]:
+        begin = first
+        while (until is None or time.monotonic() < until) and (last is None or begin < last):
+            end = begin + CHUNK if last is None else min(begin + CHUNK, last)
+            yield range(begin, end)
+            begin = end
+
+    total, told = Tally(), 0
+    for tally in run_many(backend, chunks()):
+        total.add(tally)
+        for wrong in tally.wrong:
+            print(wrong, flush=True)
+        if total.seeds >= told + 1000:
+            told = total.seeds
+            print(f"{total.seeds} seeds, {len(total.wrong)} wrong", flush=True)
     print(total)
-    return 1 if total.wrong else 0
+    return int(bool(total.wrong))
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Whole histories under a seed.")
+    parser.add_argument("--seed", type=int, help="tell this one")
+    parser.add_argument("--seconds", type=float, help="run for so long")
+    parser.add_argument("--seeds", type=int, help="run so many")
+    parser.add_argument("--first", type=int, default=0, help="begin with this one (%(default)s)")
+    parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
+    options = parser.parse_args()
+    backend = cast(Backend, options.backend)
+    if options.seed is not None:
+        return show(options.seed, backend)
+    seconds = 60.0 if options.seconds is None and options.seeds is None else options.seconds
+    return run(backend, options.first, options.seeds, seconds)
 
 
 if __name__ == "__main__":

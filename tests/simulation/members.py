@@ -177,8 +177,8 @@ class Member:
         async with FaultLayer(self.world.log, Recording(self._history, self.name)).client() as client:
             is_group = self.world.plan.is_group
             run = Run(self.name, 1, "finished", None if is_group else self.partitions, 100, 1.0, is_slow=False)
-            whose = {"group": NAME} if is_group else {"name": NAME}
-            consumer = client.consumer(TOPIC, commit=AutoCommit.finished(0.2), **whose)
+            group, name = (NAME, None) if is_group else (None, NAME)
+            consumer = client.consumer(TOPIC, commit=AutoCommit.finished(0.2), group=group, name=name)
             async with consumer:
                 self.run, self.consumer = run, consumer
                 self._history.add(Opened(anyio.current_time(), run))
@@ -339,5 +339,9 @@ class Member:
         except (TarryError, TimeoutError) as error:
             self._history.add(Raised(anyio.current_time(), run, error))
         else:
-            if not (run.is_closed and self._is_dead):
+            if not self._is_gone(run):
                 self._history.add(Gave(anyio.current_time(), run, spans, sure=True))
+
+    def _is_gone(self, run: Run) -> bool:
+        """It was killed; whatever came back later, nobody has heard it."""
+        return run.is_closed and self._is_dead

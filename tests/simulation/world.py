@@ -35,7 +35,7 @@ from tarry.testing import (
     hook,
     run_virtual,
 )
-from tarry.types import Offset, Origin, Ownership, Position, Segment, TopicPartition
+from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
 from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
@@ -48,7 +48,7 @@ PATIENCE = 60.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
-MODES: list[Mode] = ["disabled", "finished", "interval", *["on_poll"] * 5]
+MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll", "on_poll", "on_poll"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class World:
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         with anyio.move_on_after(PATIENCE):
-            while not is_true():
+            while not is_true():  # noqa: ASYNC110  # what is waited for is what a user can see
                 await anyio.sleep(0.2)
             return
         self.history.add(Stalled(anyio.current_time(), self._missing()))
@@ -214,7 +214,9 @@ class World:
         """The first message of each partition that nobody has finished, and the last one there is."""
         first = [next((o for o in range(end) if o not in self._finished[n]), end) for n, end in enumerate(self._ends())]
         return [
-            (n, begin, end - 1) for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True)) if begin < end
+            Span(n, begin, end - 1)
+            for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True))
+            if begin < end
         ]
 
     # -------------------------------------------------------------------------------------------- who acts
@@ -261,7 +263,7 @@ class World:
         rules = [(member, member.layer.script.on(operation, do=hook(lambda _: begun.set())))]
         slowed: list[tuple[Member, Operation]] = [(member, operation)]
         if operation == "open_session":
-            slowed += [(other, "poll") for other in self.members if other is not member]
+            slowed.extend((other, "poll") for other in self.members if other is not member)
         for each, what in slowed:
             late = delay(self.chance.choice([0.01, 0.1, 0.3]), reply=self.chance.random() < 0.6)
             rules.append((each, each.layer.script.every(what, do=late)))
@@ -304,7 +306,9 @@ class World:
 
     def _watch_store(self, job: StoreOffset) -> Answer:
         """The truth about stored offsets, at the moment at which they are durable."""
-        at = self.log.pump.view.by_id(job.partition).at.partition
+        part = self.log.pump.view.by_id(job.partition)
+        assert part is not None
+        at = part.at.partition
         state: Any = self.log.store._partitions[job.partition]
         before = state.stored.get(job.identity)
         answer = self._store_for_real(job)
@@ -326,7 +330,8 @@ class World:
 
     def stored(self, partition: int) -> int | None:
         """What is stored durably."""
-        return self._parts()[partition].stored.get(f"{'group' if self.plan.is_group else 'name'}:{NAME}")
+        offset: int | None = self._parts()[partition].stored.get(f"{'group' if self.plan.is_group else 'name'}:{NAME}")
+        return offset
 
     def _parts(self) -> list[Any]:
         store: Any = self.log.store
@@ -338,7 +343,7 @@ class World:
     def _values(self) -> list[list[bytes | None]]:
         found: list[list[bytes | None]] = []
         for part in self._parts():
-            origin = Origin(TopicPartition(TOPIC, part.number), Offset(0), Ownership(0), None)
+            origin = Origin(TopicPartition(TOPIC, part.number), Offset(0), Ownership(0), HistoryId(0))
             selection = self.log.store.read(Query(part.id, Position(0), 10_000, 1 << 30))
             runs = selection.runs if selection else ()
             found.append([message.value for message in decode(Segment(origin, runs))] if runs else [])

@@ -6,7 +6,8 @@ A partition is *ready* while messages are known to be at the log, *flying* while
 has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
-satisfy it, it names one partition, and it brings no more than that reader takes (C59).
+satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
+that partition comes before all others, so that a hard kill never finds two batches committed and not served (K01).
 
 Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
 """
@@ -64,6 +65,7 @@ class Fetches:
         self._buffers: dict[TopicPartition, deque[Segment]] = {}
         self._ready: dict[TopicPartition, None] = {}
         self._flying: dict[TopicPartition, None] = {}
+        self._in_doubt: dict[TopicPartition, None] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
         self.messages = 0
@@ -106,7 +108,7 @@ class Fetches:
 
     def plan_committing(self) -> Plan | None:
         """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
-        if self._flying or not self._ready:
+        if self._flying or not (self._ready or self._in_doubt):
             return None
         demand = self.demand
         if demand is None:
@@ -115,7 +117,17 @@ class Fetches:
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        return Plan((next(iter(self._ready)),), count, size) if count > 0 and size > 0 else None
+        if count <= 0 or size <= 0:
+            return None
+        return Plan((next(iter(self._in_doubt or self._ready)),), count, size)
+
+    def doubted(self, partition: TopicPartition) -> None:
+        """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
+        self._in_doubt.setdefault(partition)
+
+    def settled(self, partition: TopicPartition) -> None:
+        """A committing fetch of it came back."""
+        self._in_doubt.pop(partition, None)
 
     def started(self, partitions: Sequence[TopicPartition]) -> None:
         """A fetch of these partitions is out."""
@@ -166,6 +178,7 @@ class Fetches:
             self.messages -= segment.count
             self.size -= segment.size
         self._ready.pop(partition, None)
+        self._in_doubt.pop(partition, None)
 
     @property
     def segments(self) -> list[Segment]:

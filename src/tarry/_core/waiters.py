@@ -6,8 +6,8 @@ however many wait. Here are thresholds and deadlines only: what is probed and wh
 a wait over many partitions has gathered is in `readiness`.
 
 Time: reads no clock. Bounds: `per_partition_max` waiters with one target, `total_max` waiters, `entries_max` heap
-entries; heaps are rebuilt when more than half of all entries, and more than `dead_max`, are dead. That slack makes the
-end of one wait over many partitions cheap: its entries are cleared away together with those of the next ones.
+entries; heaps are rebuilt when more than half of all entries are dead, and more than `dead_max` waiters. That slack
+makes the end of one wait over many partitions cheap: its entries are cleared away together with those of the next ones.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Waiters:
         per_partition_max: int = 1024,
         total_max: int = 65_536,
         entries_max: int = 1_048_576,
-        dead_max: int = 16_384,
+        dead_max: int = 16,
     ) -> None:
         self._per_partition_max = per_partition_max
         self._total_max = total_max
@@ -80,6 +80,7 @@ class Waiters:
         self._alive: dict[Parked, None] = {}
         self._entries = 0
         self._dead = 0
+        self._dead_waiters = 0
         self._order = 0
 
     def __len__(self) -> int:
@@ -118,7 +119,8 @@ class Waiters:
         del self._alive[parked]
         self._count_poll(parked, -1)
         self._dead += _weight(parked)
-        if self._dead > self._dead_max and self._dead * 2 > self._entries:
+        self._dead_waiters += 1
+        if self._dead_waiters > self._dead_max and self._dead * 2 > self._entries:
             self._rebuild()
         return True
 
@@ -177,7 +179,7 @@ class Waiters:
         """Assert the invariants (tests)."""
         assert all(parked.alive for parked in self._alive)
         assert 0 <= self._dead <= self._entries
-        assert self._dead <= self._dead_max or self._dead * 2 <= self._entries
+        assert self._dead_waiters <= self._dead_max or self._dead * 2 <= self._entries
         wanted = [threshold for parked in self._alive for threshold in parked.thresholds]
         by_messages = [entry for heaps in self._heaps.values() for entry in heaps.messages if entry[2].alive]
         by_bytes = [entry for heaps in self._heaps.values() for entry in heaps.bytes if entry[2].alive]
@@ -187,7 +189,7 @@ class Waiters:
 
     @property
     def entries(self) -> int:
-        """Heap entries, dead ones included (bounded by twice the living and `dead_max`)."""
+        """Heap entries, dead ones included (bounded by twice the living, and `dead_max` waiters)."""
         return self._entries
 
     def _check_room(self, parked: Parked) -> None:
@@ -211,7 +213,7 @@ class Waiters:
         self._heaps = {partition: heaps for partition, heaps in living.items() if heaps.messages or heaps.polls}
         self._deadlines = _alive_only(self._deadlines)
         self._entries = sum(_weight(parked) for parked in self._alive)
-        self._dead = 0
+        self._dead = self._dead_waiters = 0
 
 
 def _weight(parked: Parked) -> int:

@@ -144,6 +144,7 @@ class Consumer:
         self._segment: Segment | None = None
         self._hand: Message | None = None
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
+        self._given_up: set[Origin] = set()  # of these: what was stored for them was brought back
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = None
@@ -486,6 +487,7 @@ class Consumer:
         for origin, (_, last) in self._batch.items():
             self._finished(origin, last)
         self._batch = {}
+        self._given_up.clear()
         if self._state is State.DRAINING:
             self._hurry.set()
         if self._settling is not None:
@@ -531,8 +533,11 @@ class Consumer:
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; the message in hand may still be finished."""
+        gone = set(partitions)
+        self._given_up.update(origin for origin in self._batch if origin.partition in gone)
         segment, hand = self._segment, self._hand
-        if segment is not None and hand is not None and segment.origin.partition in set(partitions):
+        if segment is not None and hand is not None and segment.origin.partition in gone:
+            self._given_up.add(segment.origin)
             self._note()
             self._cursor = iter(())
             self._segment = up_to(segment, hand.offset)
@@ -813,7 +818,7 @@ class Consumer:
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
         for origin, first, last in spans:
-            if not self._is_held(origin):
+            if not self._is_held(origin) and origin not in self._given_up:
                 self._instruments.warn(
                     "consumer",
                     "possibly_lost",

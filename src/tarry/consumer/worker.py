@@ -120,6 +120,7 @@ class Worker:
         self._scope = anyio.CancelScope(shield=True)
         self._first_round = anyio.Event()
         self._finished = anyio.Event()
+        self._postponed: dict[TopicPartition, int] = {}
         self._wait: Wait | None = None
         self._direct: Wait | None = None
         self._committing: Committing | None = None
@@ -207,8 +208,10 @@ class Worker:
             self.stopped.pop(partition, None)
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
+            self._postponed.pop(partition, None)
             if keep:
                 self._fetches.drained(partition)
+                self._fetches.settled(partition)
             else:
                 self._fetches.void(partition)
         self._withdraw()
@@ -276,19 +279,29 @@ class Worker:
     async def _resolving(self) -> None:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
-            answers = [await self._resolve(partition) for partition in self._unresolved()]
+            unresolved = self._unresolved()
+            refusal = await self._resolve_in_turn(unresolved)
             self._first_round.set()
-            refusal = next((answer for answer in answers if answer is not None), None)
             if refusal is not None:
                 self._report_refusal(refusal, refusals)
                 await anyio.sleep(refusals.pause())
-            elif answers:
+            elif unresolved:
                 refusals.reset()
             else:
                 await self._kicked("resolving")
 
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
+
+    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
+        """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
+        for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
+            refusal = await self._resolve(partition)
+            if refusal is not None:
+                self._postponed[partition] = max(self._postponed.values(), default=0) + 1
+                return refusal
+            self._postponed.pop(partition, None)
+        return None
 
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
@@ -433,11 +446,13 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
+                self._fetches.doubted(partition)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
         """A committing fetch is back: the log counts what it brought as read."""
         for target in reply.targets if self._commits is not None else ():
+            self._fetches.settled(target.partition)
             place = self._positions.get(target.partition)
             if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
                 self._commits.took(target.partition, Offset(target.next - 1))
@@ -669,6 +684,7 @@ class Worker:
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
         self.stopped[partition] = self._errors[partition] = error
         self._fetches.drained(partition)
+        self._fetches.settled(partition)
         self._withdraw()
         self._instruments.emit("partition_stopped", partition=partition, error=str(error))
         self._settle()

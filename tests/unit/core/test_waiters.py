@@ -223,7 +223,7 @@ def test_waits_over_many_partitions_that_end_one_after_the_other_are_cleared_awa
             waiters.park(number, 10.0, [Threshold(partition, number) for partition in range(1000)])
             assert len(waiters.advanced(7, number, 0)) == 1
         assert done.count("heapify") <= 100 * 2001 / 10
-        assert waiters.entries <= 16_384 + 2 * 1001
+        assert waiters.entries <= 18 * 1001
 
 
 @rule("S25", "S54")

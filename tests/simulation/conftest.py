@@ -1,0 +1,63 @@
+"""The simulated histories are begun with the session, in processes of low priority, and waited for at its end.
+
+Not here: what they are judged by.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from tarry.testing import Backend
+from tests.simulation.running import Tally, run_chunk
+
+SEEDS: dict[Backend, int] = {"trio": 2000, "asyncio": 500}
+CHUNK = 50
+CHUNKS: list[tuple[Backend, int]] = [
+    (backend, first) for backend, count in SEEDS.items() for first in range(0, count, CHUNK)
+]
+BEGUN = pytest.StashKey["Begun"]()
+
+
+class Begun:
+    """All chunks, under way."""
+
+    def __init__(self) -> None:
+        cores = os.cpu_count() or 1
+        self.pool = ProcessPoolExecutor(max(cores - 1, 1), get_context("spawn"), os.nice, (10,))
+        self.futures: dict[tuple[Backend, int], Future[Tally]] = {
+            (backend, first): self.pool.submit(run_chunk, backend, range(first, first + CHUNK))
+            for backend, first in CHUNKS
+        }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """These come last: by then most of their work is done."""
+    items.sort(key=_is_simulated)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin, if anybody is going to wait for it."""
+    is_wanted = any("begun" in getattr(item, "fixturenames", ()) for item in session.items)
+    if is_wanted and not session.config.option.collectonly:
+        session.config.stash[BEGUN] = Begun()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Whatever way the session ends, nothing goes on behind it."""
+    begun = session.config.stash.get(BEGUN, None)
+    if begun is not None:
+        begun.pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def begun(request: pytest.FixtureRequest) -> Begun:
+    """What was begun with the session."""
+    return request.config.stash[BEGUN]
+
+
+def _is_simulated(item: pytest.Item) -> bool:
+    return "tests/simulation/" in item.nodeid
