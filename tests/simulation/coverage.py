@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tests.simulation.history import (
     Abandoned,
@@ -157,9 +158,10 @@ class Watch:
             for number, owner in before.owners.items()
             if event.owners.get(number) != owner or number in event.revoking - before.revoking
         }
+        losers = {before.owners[number][0] for number in moving}
         for calls in self.out.values():
             for call in calls:
-                if _commits(call) and call.arguments["targets"][0].partition.partition in moving:
+                if _commits(call) and isinstance(call.session, GroupSession) and call.session.id in losers:
                     yield "rebalance during committing fetch"
                 if call.operation in ("stored_offset", "resolve") and call.arguments["partition"].partition in moving:
                     yield "rebalance during start"

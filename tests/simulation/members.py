@@ -138,9 +138,9 @@ class Member:
     def _new_run(self, client: Client) -> tuple[Consumer, Run]:
         chance, plan = self.chance, self.world.plan
         self._runs += 1
-        count = chance.choice([1, 3, 8, 30])
+        count = chance.choice([1, 4, 8, 30])
         partitions = None if plan.is_group else self.partitions
-        drain_timeout, is_slow = chance.choice([0.15, 2.0]), chance.random() < 0.25
+        drain_timeout, is_slow = chance.choice([0.15, 2.0]), chance.random() < 0.45
         run = Run(self.name, self._runs, plan.mode, partitions, count, drain_timeout, is_slow)
         commits = {
             "disabled": AutoCommit.disabled,
@@ -157,7 +157,7 @@ class Member:
         }
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
-        options["heartbeat_interval"] = 0.4
+        options["heartbeat_interval"] = 0.5
         if chance.random() < 0.3:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")

@@ -140,7 +140,8 @@ class World:
             self._over.set()
             for member in self.members:
                 await member.stop("the world is over")
-        await self._read_the_rest()
+        if self._missing() or not self.plan.runs_on:
+            await self._read_the_rest()
         self.history.add(
             Quiet(
                 anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values()
@@ -246,9 +247,9 @@ class World:
 
     async def _opportunity(self, member: Member) -> None:
         """Wait until a member has work in hand, or until it asks for something, which then takes its time."""
-        aims: dict[Operation | Literal["work"], int] = {"poll": 4, "work": 2, "store_offset": 1}
+        aims: dict[Operation | Literal["work"], int] = {"poll": 5, "work": 2, "store_offset": 2}
         if self.plan.is_group:
-            aims |= {"release": 3, "open_session": 2}
+            aims |= {"release": 5, "open_session": 3}
         (aim,) = self.chance.choices(list(aims), list(aims.values()))
         with anyio.move_on_after(0.6):
             if aim == "work":
@@ -286,9 +287,9 @@ class World:
         member.kill()
 
     async def _split(self, member: Member) -> None:
-        layer = member.layer
+        layer, is_slow = member.layer, member.run is not None and member.run.is_slow
         layer.split()
-        await anyio.sleep(self.chance.choice([0.1, 0.5, 3.0, 3.0]))
+        await anyio.sleep(3.0 if is_slow else self.chance.choice([0.1, 0.5, 2.0]))
         layer.heal()
 
     async def _crash(self, _: Member) -> None:
@@ -349,7 +350,7 @@ class World:
         return found
 
 
-ACTIONS = {"stop": 4, "cancel": 3, "fail": 1, "kill": 4, "split": 4, "crash": 4, "storm": 1}
+ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1}
 """What the world does, and how often."""
 
 
@@ -359,7 +360,7 @@ async def tell(seed: int, history: History) -> None:
     def observe(kind: FaultKind, call: Call | None) -> None:
         history.add(Fault(anyio.current_time(), kind, call))
 
-    options = LogOptions(max_wait=5.0, session_timeout=1.5, rebalance_timeout=1.5)
+    options = LogOptions(max_wait=5.0, session_timeout=1.2, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
         async with FaultyLog(seed=seed, options=options, observe=observe) as log:
             await World(Plan.of(seed), log, history).run()
