@@ -346,8 +346,7 @@ def _identity(name: str | None, group: str | None, member: str | None, commit: A
         raise ConfigError(f"member={member!r} names a member of a group, but there is no group=")
     if name is None and commit.mode != "disabled":
         raise ConfigError(
-            f"commit=AutoCommit.{commit.mode}(...) stores offsets, but the consumer has no name= or group= to store "
-            "them under"
+            f"commit={commit} stores offsets, but the consumer has no name= or group= to store them under"
         )
     return abc.ConsumerIdentity(None if name is None else check_name("consumer name", name))
 

@@ -10,14 +10,16 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Never, Self
+from typing import Any, Literal, Never, Self
 
 import anyio
 import anyio.lowlevel
 
 from tarry import abc
-from tarry._core.autocommit import Commits
+from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, from_position, up_to
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
@@ -25,7 +27,7 @@ from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader
 from tarry.consumer.standing import Standing
-from tarry.consumer.storing import STORE_S_MIN, Storing
+from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
@@ -60,6 +62,10 @@ READER_LOOK_S = 0.02
 """How often a shutdown looks whether the reader has asked again or ended; trio has no callback for the latter."""
 
 
+Handler = Callable[[Message], object]
+"""Does the work on one message; may be async."""
+
+
 class State(Enum):
     """Life of a consumer."""
 
@@ -90,8 +96,9 @@ class Consumer:
     Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a
     time (`ConcurrentRead`); offsets may be stored from any task.
 
-    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), or when
-    it is given to `store_offset`. Order within a partition is kept; partitions are served in turn.
+    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), when the
+    handler of `consume` returned, or when it is given to `store_offset`. Order within a partition is kept; partitions
+    are served in turn.
 
     Cancellation: a cancelled or timed-out read loses nothing, the same message comes with the next read (C24, K05); a
     cancelled store may still be applied.
@@ -128,7 +135,7 @@ class Consumer:
         self._cause: TarryError | None = None
         self._warned = False
         self._positions = Positions()
-        self._commits = Commits(commit.mode)
+        self._commits = Commits(commit.mode, n=commit.n)
         self._fetches = Fetches(
             count=poll.count,
             max_bytes=poll.max_bytes,
@@ -143,6 +150,7 @@ class Consumer:
         self._cursor: Iterator[Message] = iter(())
         self._segment: Segment | None = None
         self._hand: Message | None = None
+        self._failed: Message | None = None  # in hand, but its handler did not come to its end
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
         self._given_up: set[Origin] = set()  # of these: what was stored for them was brought back
         # Who reads.
@@ -151,6 +159,9 @@ class Consumer:
         self._reading = False
         self._delivered_any = False
         self._is_interrupted = False
+        self._is_consuming = False
+        self._stop: anyio.Event | None = None
+        self._knows_handlers = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
         self._settling: anyio.Event | None = None
@@ -190,7 +201,9 @@ class Consumer:
             instruments=self._instruments,
             random=self._random,
         )
-        beside: list[Loop] = [self._storing.run]
+        beside: list[Loop] = [self._storing.keep_time]
+        if self._commit.mode in AT_HAND_OVER | AFTER_HANDLER:
+            beside.append(self._storing.work_off)
         if self._reads.identity.kind == "group":
             self._membership = self._join_in()
             self._membership.begin()
@@ -402,6 +415,7 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
+        self._warn_no_handler()
         self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
         segments = self._fetches.gather(
@@ -419,6 +433,11 @@ class Consumer:
         first, _ = self._batch.get(segment.origin, (segment.first, segment.last))
         self._batch[segment.origin] = (first, segment.last)
         self._handed(segment.origin, segment.last)
+        partition = segment.origin.partition
+        if self._is_held(segment.origin) and self._commits.handed_over(
+            partition, segment.first, segment.last, end=segment.last
+        ):
+            self._storing.queue(partition)
         self._delivered_any = True
 
     def _handed(self, origin: Origin, offset: Offset) -> None:
@@ -443,7 +462,7 @@ class Consumer:
         try:
             await anyio.lowlevel.checkpoint()
             while True:
-                if self._state is not State.OPEN:
+                if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
                 segment = self._fetches.take()
@@ -462,6 +481,75 @@ class Consumer:
         self._hand = next(self._cursor)
         return self._hand
 
+    def _is_ending(self) -> bool:
+        """Whoever waits for a single message gets none any more."""
+        return self._state is not State.OPEN or (self._stop is not None and self._stop.is_set())
+
+    # -- the handler loop
+
+    async def consume(
+        self, handler: Handler, *, stop: anyio.Event | None = None, on_error: Literal["raise", "skip"] = "raise"
+    ) -> None:
+        """Give each message to `handler`, one after the other, until the consumer is shut down or `stop` is set.
+
+        A message is finished when the handler returned; with a mode such as `AutoCommit.after_each()` it is stored then
+        (C46-C48). After `stop` the message in work comes to its end, and no further one is begun.
+
+        Cancellation: the message in work is unfinished. It comes again, with the next read of this consumer or in the
+        next run; nothing passes it.
+
+        Args:
+            handler: called with one message; may be async.
+            on_error: what an error of the handler does: `"raise"` it, with the message unfinished as after a cancel
+                (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
+
+        Raises:
+            ConcurrentRead: another task reads, or another `consume` runs.
+            NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
+        """
+        _check_handler(handler, stop, on_error)
+        if self._current_task() is not self._reader:
+            self._claim()
+        if self._is_consuming:
+            raise ConcurrentRead(f"{self._reads} already runs a handler; open a consumer per handler")
+        self._warn_never_stored()
+        self._settle_hand()
+        self._is_consuming, self._knows_handlers, self._stop = True, True, stop
+        watching = anyio.CancelScope()
+        if stop is not None:
+            self._start_soon(partial(self._watch, stop, watching))
+        try:
+            async for message in self:
+                await self._handle(message, handler, skips=on_error == "skip")
+                if self._is_ending():
+                    break
+            self._settle_hand()
+        finally:
+            self._is_consuming, self._stop = False, None
+            watching.cancel()
+
+    async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
+        """Whoever waits for a message looks again when `stop` is set."""
+        with scope:
+            await stop.wait()
+            self._arrived()
+
+    async def _handle(self, message: Message, handler: Handler, *, skips: bool) -> None:
+        try:
+            result = handler(message)
+            if isawaitable(result):
+                await result
+        except BaseException as error:
+            if not skips or not isinstance(error, Exception):
+                self._failed = self._hand
+                self._note()
+                self._cursor = iter(())
+                raise
+            self._warn_skipped(message, error)
+        origin = message.origin
+        if self._is_held(origin) and self._commits.returned(origin.partition, message.offset, origin.head):
+            self._storing.queue(origin.partition)
+
     def _load(self, segment: Segment) -> None:
         """Decode a list and put the cursor at its beginning; records that do not decode stop their partition."""
         try:
@@ -469,19 +557,31 @@ class Consumer:
         except DataError as error:
             self._worker.halt(segment.origin.partition, error)
             raise
+        self._warn_no_handler()
         self._segment = segment
         self._cursor = iter(messages)
+        if self._commit.mode in AT_HAND_OVER:  # the others pay nothing for these
+            self._cursor = map(partial(self._tell_handed, segment.last), messages)
         self._delivered_any = True
 
+    def _tell_handed(self, end: Offset, message: Message) -> Message:
+        """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""
+        origin, offset = message.origin, message.offset
+        if self._is_held(origin) and self._commits.handed_over(origin.partition, offset, offset, end=end):
+            self._storing.queue(origin.partition)
+        return message
+
     def _settle_hand(self) -> None:
-        """Whoever reads again has finished what was handed out; the rest of a list goes back."""
+        """Whoever reads again has finished what was handed out, unless a handler failed on it; the rest goes back."""
         hand, segment = self._hand, self._segment
-        self._hand = self._segment = None
+        comes_again = self._has_failed() and bool(self._unfinished())
+        self._hand = self._segment = self._failed = None
         self._cursor = iter(())
         if hand is not None and segment is not None:
-            self._handed(segment.origin, hand.offset)
-            self._finished(segment.origin, hand.offset)
-            rest = from_position(segment, position_after(hand.offset))
+            if not comes_again:
+                self._handed(segment.origin, hand.offset)
+                self._finished(segment.origin, hand.offset)
+            rest = from_position(segment, Position(hand.offset) if comes_again else position_after(hand.offset))
             if rest is not None and self._goes_on(segment.origin):
                 self._fetches.put_first(rest)
         for origin, (_, last) in self._batch.items():
@@ -512,8 +612,12 @@ class Consumer:
             self._finished(origin, Offset(offset - 1))
 
     def _in_hand(self) -> bool:
-        """Something was handed out and is neither finished nor stored."""
-        return bool(self._unfinished())
+        """Somebody works on something that was handed out and is neither finished nor stored."""
+        return not self._has_failed() and bool(self._unfinished())
+
+    def _has_failed(self) -> bool:
+        """A handler has failed on the message in hand: nobody works on it any more, and it comes again (K10)."""
+        return self._hand is not None and self._hand is self._failed
 
     def _unfinished(self) -> dict[TopicPartition, int]:
         handed = dict(self._batch)
@@ -548,7 +652,7 @@ class Consumer:
         self._arrived()
 
     def _holds(self, partition: TopicPartition) -> bool:
-        return partition in self._unfinished()
+        return self._in_hand() and partition in self._unfinished()
 
     async def _settled(self, partition: TopicPartition, deadline: float) -> None:
         """Until what is in hand of a partition is finished or stored, or nobody reads any more."""
@@ -673,7 +777,7 @@ class Consumer:
     def _drop_in_hand(self, partition: TopicPartition) -> None:
         if self._segment is not None and self._segment.origin.partition == partition:
             self._cursor = iter(())
-            self._hand = self._segment = None
+            self._hand = self._segment = self._failed = None
         self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
 
     def _offsets_of(
@@ -742,6 +846,11 @@ class Consumer:
     def last_stored(self, partition: TopicPartition | int) -> Offset | None:
         """The stored offset as far as this consumer knows it, None when there is none (C25)."""
         return self._commits[self._owned(partition)].stored
+
+    @property
+    def store_counts(self) -> StoreCounts:
+        """How many stores worked, how many of the mode's own did not, and why the last one did not (C54)."""
+        return StoreCounts() if self._state in (State.NEW, State.FAILED) else self._storing.counts
 
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until every partition has a position.
@@ -829,15 +938,46 @@ class Consumer:
                     last=last,
                 )
 
+    def _warn_skipped(self, message: Message, error: Exception) -> None:
+        self._instruments.warn(
+            "consumer",
+            "handler_failed",
+            f"{self._reads}: the handler failed on message {message.offset} of {message.topic_partition} "
+            f"({type(error).__name__}); it counts as finished, as on_error='skip' says",
+            cause=error,
+            partition=message.topic_partition,
+            offset=message.offset,
+        )
+
+    def _warn_no_handler(self) -> None:
+        """C49: a plain read cannot tell when the work is done. Said once."""
+        if self._commit.mode in AFTER_HANDLER and not self._knows_handlers:
+            self._knows_handlers = True
+            self._instruments.warn(
+                "consumer",
+                "no_handler",
+                f"{self._reads}: {self._commit} stores when the handler of consume() returns, and there is none: what "
+                "is finished is stored at shutdown only; use consume(), or AutoCommit.finished()",
+            )
+
+    def _stores_by_itself(self) -> bool:
+        """Or else begins somewhere that does not depend on what is stored."""
+        return self._commit.mode != "disabled" or self._reads.start.kind is not StartKind.NEXT
+
+    def _warn_never_stored(self) -> None:
+        """C98: said when a handler loop begins."""
+        if not self._stores_by_itself():
+            self._instruments.warn(
+                "consumer",
+                "never_stored",
+                f"{self._reads}: nothing is stored when the handler returns, so each start begins at the first message "
+                "again unless the handler calls store_offset; pass name= and commit=AutoCommit.after_each()",
+            )
+
     def _warn_nothing_stored(self) -> None:
         """C98: without any store each start begins at the first message again."""
         stored = any(self._commits[partition].stored is not None for partition in self._positions)
-        if (
-            self._commit.mode == "disabled"
-            and self._reads.start.kind is StartKind.NEXT
-            and self._delivered_any
-            and not stored
-        ):
+        if not self._stores_by_itself() and self._delivered_any and not stored:
             self._instruments.warn(
                 "consumer",
                 "nothing_stored",
@@ -849,3 +989,12 @@ class Consumer:
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _check_handler(handler: object, stop: object, on_error: object) -> None:
+    if not callable(handler):
+        raise ConfigTypeError(f"consume({handler!r}) needs a function of one message")
+    if stop is not None and not isinstance(stop, anyio.Event):
+        raise ConfigTypeError(f"stop={stop!r} is a {type(stop).__name__}; it takes an anyio.Event")
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r}: use 'raise' or 'skip'")
