@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
@@ -266,6 +267,7 @@ class Worker:
     async def _pause(self, who: str, seconds: float) -> None:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
         until = anyio.current_time() + seconds
+        await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
         while anyio.current_time() < (end := self._no_later(until)):
             with anyio.CancelScope(deadline=end):
                 await self._kicked(who)
