@@ -640,6 +640,9 @@ class Worker:
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
+            demand = self._fetches.demand
+            if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
+                demand.over = True
             self._report_refusal(error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:

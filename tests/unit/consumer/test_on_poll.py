@@ -174,9 +174,11 @@ class TestGuard:
                 await consumer.ready()
                 rig.script.on("poll", do=lose_reply())
                 rig.script.every("poll", do=refuse(LogUnavailable("away")))
+                await rig.fill(P1, 10)  # one in doubt, one ready
                 with anyio.fail_after(3):
-                    assert await consumer.poll(max_wait=1.0) == []
-                assert len(committing(rig)) < 20
+                    assert await consumer.poll(max_wait=0.5) == []
+                await anyio.sleep(1.0)
+                assert len(committing(rig)) < 15
 
     @rule("C61", "C65", "I1")
     @pytest.mark.parametrize("lost", [lose_reply(), lose_request()])
