@@ -180,7 +180,8 @@ def test_signals_while_a_handler_blocks_are_obeyed_when_it_returns(
         child.stdin.flush()
         code, said, err = rest(child)
     done = max(int(line.removeprefix("done ")) for line in said if line.startswith("done "))
-    assert (code, err) == (0 if len(numbers) == 1 else 130, "")
+    assert err == ""
+    assert code in ({0} if len(numbers) == 1 else {130, 143})  # whichever the system delivered first
     assert f"jobs[0]: committed {done}, rewound 0, unfinished 0" in said
 
 
