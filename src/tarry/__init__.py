@@ -43,6 +43,7 @@ from tarry.errors import (
     UsageError,
 )
 from tarry.producer.producer import Outgoing, Producer
+from tarry.running import run
 from tarry.types import (
     Batch,
     GroupInfo,
@@ -118,4 +119,5 @@ __all__ = [
     "UncertainError",
     "UsageError",
     "connect",
+    "run",
 ]
