@@ -1,4 +1,4 @@
-"""What is read ahead, and what is fetched next (C35, Q19, Q20; K23, K73).
+"""What is read ahead, and what is fetched next (C35, C82, Q19, Q20; K23, K73).
 
 Fetched segments wait here, still encoded, under one bound in messages and one in bytes over all partitions together.
 Partitions are served in turn, one segment each, so that a busy one does not starve another; order within one is kept.
@@ -7,21 +7,37 @@ has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
 satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
-that partition comes before all others, so that a hard kill never finds two batches committed and not served (K01).
+that partition comes before all others, unless nobody knows who leads it: a hard kill finds no second batch that is
+committed and not served (K01).
 
-Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
+Each leader is a *lane* of its own: one fetch per lane may be out, side by side with those of others. What a fetch may
+bring is reserved until it lands. While others are out, or could be, it takes half of the room that is left at most, so
+that a leader that does not answer leaves room for those that do.
+
+Bounds: `messages_max`, `bytes_max`, plus one oversized record per fetch that is out; a waiting `poll` raises both to
+what it asked for.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tarry.types import Offset, Position, Run, Segment, TopicPartition
 
 RUN_OVERHEAD = 64
 """As `_wire.batch.RUN_OVERHEAD` (machines import no codec; a test compares them)."""
+SHARE_MIN = 8
+"""Beside others, a fetch is not worth while for less than this part of its usual bytes."""
+
+LaneOf = Callable[[TopicPartition], Hashable | None]
+"""Who serves a partition; None: nobody who can be asked now."""
+
+
+def one_lane(_: TopicPartition) -> Hashable | None:
+    """Everything is served by the same one."""
+    return ""
 
 
 @dataclass(slots=True)
@@ -49,6 +65,7 @@ class Plan:
     partitions: tuple[TopicPartition, ...]
     count: int
     max_bytes: int
+    lane: Hashable = ""
 
 
 class Fetches:
@@ -64,7 +81,7 @@ class Fetches:
         self._bytes_max = bytes_max
         self._buffers: dict[TopicPartition, deque[Segment]] = {}
         self._ready: dict[TopicPartition, None] = {}
-        self._flying: dict[TopicPartition, None] = {}
+        self._flying: dict[TopicPartition, Plan] = {}
         self._in_doubt: dict[TopicPartition, None] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
@@ -90,14 +107,48 @@ class Fetches:
         """Those about which nothing is known and nothing is asked: they have to be watched (C73)."""
         return [partition for partition in partitions if partition not in self._ready and partition not in self._flying]
 
-    def plan(self, targets_max: int = 1000) -> Plan | None:
-        """The next immediate fetch, longest unserved partition first; None: nothing ready, one is out, or no room."""
-        if self._flying or not self._ready:
+    @property
+    def flights(self) -> list[Plan]:
+        """The fetches that are out, the first one first."""
+        return list(dict.fromkeys(self._flying.values()))
+
+    def plan(self, targets_max: int = 1000, lane_of: LaneOf = one_lane, *, lanes: int = 1) -> Plan | None:
+        """The next immediate fetch, of the lane with the longest unserved partition, that one first.
+
+        None: nothing is ready in a lane that is free, or there is no room. `lanes`: so many there are.
+        """
+        lane, ready = self._next_lane(lane_of)
+        if lane is None:
             return None
+        share = self._share() if self._flying else self._whole(lanes)
+        return None if share is None else Plan(tuple(ready[:targets_max]), *share, lane)
+
+    def _next_lane(self, lane_of: LaneOf) -> tuple[Hashable | None, list[TopicPartition]]:
+        taken = {flight.lane for flight in self._flying.values()}
+        ready: dict[Hashable, list[TopicPartition]] = {}
+        for partition in self._ready:
+            lane = lane_of(partition)
+            if lane is not None and lane not in taken:
+                ready.setdefault(lane, []).append(partition)
+        return next(iter(ready.items()), (None, []))
+
+    def _whole(self, lanes: int) -> tuple[int, int] | None:
+        """What a fetch may bring while none is out; where there are others, half of everything at most."""
+        room = self.room()
+        if room is None or lanes == 1:
+            return room
+        return min(room[0], (self._messages_max + 1) // 2), min(room[1], (self._bytes_max + 1) // 2)
+
+    def _share(self) -> tuple[int, int] | None:
+        """What a fetch may bring beside those that are out."""
         count, size = self._room()
         if not self._worthwhile(count, size):
             return None
-        return Plan(tuple(self._ready)[:targets_max], min(count, self._count), min(size, self._max_bytes))
+        flights = self.flights
+        count -= sum(flight.count for flight in flights)
+        size -= sum(flight.max_bytes for flight in flights)
+        count, size = min((count + 1) // 2, self._count), min(size // 2, self._max_bytes)
+        return (count, size) if count > 0 and size * SHARE_MIN >= min(self._max_bytes, self._bytes_max) else None
 
     def room(self) -> tuple[int, int] | None:
         """Messages and bytes that one more fetch may bring; None while a fetch is out or there is no room."""
@@ -106,9 +157,12 @@ class Fetches:
             return None
         return min(count, self._count), min(size, self._max_bytes)
 
-    def plan_committing(self) -> Plan | None:
+    def plan_committing(self, lane_of: LaneOf = one_lane) -> Plan | None:
         """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
-        if self._flying or not (self._ready or self._in_doubt):
+        if self._flying:
+            return None
+        first = next((at for at in (*self._in_doubt, *self._ready) if lane_of(at) is not None), None)
+        if first is None:
             return None
         demand = self.demand
         if demand is None:
@@ -117,9 +171,7 @@ class Fetches:
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        if count <= 0 or size <= 0:
-            return None
-        return Plan((next(iter(self._in_doubt or self._ready)),), count, size)
+        return Plan((first,), count, size, lane_of(first) or "") if count > 0 and size > 0 else None
 
     def doubted(self, partition: TopicPartition) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
@@ -129,11 +181,11 @@ class Fetches:
         """A committing fetch of it came back."""
         self._in_doubt.pop(partition, None)
 
-    def started(self, partitions: Sequence[TopicPartition]) -> None:
-        """A fetch of these partitions is out."""
-        for partition in partitions:
+    def started(self, plan: Plan) -> None:
+        """A fetch is out."""
+        for partition in plan.partitions:
             self._ready.pop(partition, None)
-            self._flying[partition] = None
+            self._flying[partition] = plan
 
     def landed(self, partitions: Sequence[TopicPartition]) -> None:
         """The fetch is back, whatever it brought; the partitions are idle until `ready` is said."""

@@ -34,7 +34,6 @@ from tarry.errors import (
     ConfigError,
     ConfigTypeError,
     DataError,
-    FeatureUnavailable,
     NotReady,
     NotStarted,
     StaleAssignment,
@@ -188,7 +187,6 @@ class Consumer:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
         try:
             self._standing = Standing(await self._open_session())
-            await self._check_size()
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
@@ -250,16 +248,6 @@ class Consumer:
             instruments=self._instruments,
             random=self._random,
         )
-
-    async def _check_size(self) -> None:
-        """One readiness wait names all partitions, for now."""
-        count = len(self._standing.session.assignment.owned)
-        if count > abc.TARGETS_MAX:
-            await self._standing.session.leave()
-            raise FeatureUnavailable(
-                f"{self._reads} would read {count} partitions; this release reads up to {abc.TARGETS_MAX} in one "
-                "consumer: share them out with partitions="
-            )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

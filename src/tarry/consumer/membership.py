@@ -29,7 +29,7 @@ from tarry.config import ConsumerOptions
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
-from tarry.errors import FeatureUnavailable, FencedError, NotAMember, RebalanceHookError, TarryError
+from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
 from tarry.types import Ownership, TopicPartition
 
@@ -195,11 +195,6 @@ class Membership:
     def _hold(self, new: Mapping[TopicPartition, Ownership]) -> None:
         """Nothing of new partitions is delivered before the hook has run."""
         held = {partition: self._positions[partition].ownership for partition in self._positions}
-        if len(held) + len(new) > abc.TARGETS_MAX:
-            raise FeatureUnavailable(
-                f"{self._name} would read {len(held) + len(new)} partitions; this release reads up to "
-                f"{abc.TARGETS_MAX} in one consumer: start more members"
-            )
         self._positions.assign(held | dict(new))
         if self._hooks.on_assigned is not None:
             for partition in new:
