@@ -65,7 +65,7 @@ class Plan:
     partitions: tuple[TopicPartition, ...]
     count: int
     max_bytes: int
-    lane: Hashable = ""
+    lane: Hashable | None = ""
 
 
 class Fetches:
@@ -171,7 +171,7 @@ class Fetches:
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        return Plan((first,), count, size, lane_of(first) or "") if count > 0 and size > 0 else None
+        return Plan((first,), count, size, lane_of(first)) if count > 0 and size > 0 else None
 
     def doubted(self, partition: TopicPartition) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
