@@ -781,6 +781,56 @@ class Consumer:
         self._worker.moved(owned)
         return resolved.position
 
+    def pause(self, partitions: TopicPartition | int | Iterable[TopicPartition | int], *, cause: str) -> None:
+        """Deliver nothing more of these partitions until `resume`; the others go on (K48).
+
+        The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
+        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
+        paused a read waits, and `poll` returns nothing at the end of its wait.
+
+        Args:
+            cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was paused.
+        """
+        self._check_started()
+        _check_cause(cause)
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, cause)
+            self._fetches.set_aside(partition)
+            self._put_back_rest(partition)
+        self._worker.kick()
+
+    def resume(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> None:
+        """Go on with paused partitions, with the first message of each that was not delivered before (K48).
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was resumed.
+        """
+        self._check_started()
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, None)
+            self._fetches.bring_back(partition)
+        self._worker.kick()
+        self._arrived()
+
+    def _put_back_rest(self, partition: TopicPartition) -> None:
+        """The list in hand ends with the message in hand; the rest comes later."""
+        segment, hand = self._segment, self._hand
+        if segment is None or hand is None or segment.origin.partition != partition:
+            return
+        self._note()
+        self._cursor = iter(())
+        self._segment = up_to(segment, hand.offset)
+        rest = from_position(segment, position_after(hand.offset))
+        if rest is not None and self._goes_on(segment.origin):
+            self._fetches.put_first(rest)
+
+    def _all_owned(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> list[TopicPartition]:
+        named = [partitions] if isinstance(partitions, (int, TopicPartition)) else partitions
+        return [self._owned(partition) for partition in named]
+
     def _began(self, partition: TopicPartition, position: Position) -> None:
         start = self._reads.start
         if start.kind is StartKind.NEXT and start.otherwise == "end":
@@ -847,6 +897,11 @@ class Consumer:
         return frozenset(self._positions)
 
     @property
+    def paused(self) -> dict[TopicPartition, str]:
+        """The paused partitions, each with its cause."""
+        return self._positions.paused()
+
+    @property
     def generation(self) -> int:
         """Counts the changes of the group's members; constant without a group."""
         return 0 if self._state in (State.NEW, State.FAILED) else self._standing.session.assignment.generation
@@ -871,12 +926,13 @@ class Consumer:
         stores = self._storing.counts if is_started else StoreCounts()
         messages, size = self._handed_over()
         rest = self._rest_of_list()
+        waiting = self._fetches.segments + ([] if rest is None else [rest])
         events = self._instruments.counts
         return Statistics(
             messages=messages,
             bytes=size,
-            buffered_messages=self._fetches.messages + (rest.count if rest else 0),
-            buffered_bytes=self._fetches.size + (rest.size if rest else 0),
+            buffered_messages=sum(segment.count for segment in waiting),
+            buffered_bytes=sum(segment.size for segment in waiting),
             polls=self._traffic.polls,
             waits=self._traffic.waits,
             refusals=self._traffic.refusals,
@@ -1086,6 +1142,11 @@ class Consumer:
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _check_cause(cause: object) -> None:
+    if not isinstance(cause, str) or not cause:
+        raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
 
 
 def _check_handler(handler: object, stop: object, on_error: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from tarry import AutoCommit, Health, PollOptions, Statistics
+from tarry import AutoCommit, Health, PollOptions, Start, Statistics
 from tarry.consumer.consumer import Consumer
 from tarry.errors import LogUnavailable, NotStarted
 from tarry.testing import hold, refuse
@@ -74,11 +74,15 @@ class TestStatistics:
 
     @virtual()
     async def test_each_consumer_counts_its_own_gaps(self) -> None:
-        async with opened() as rig:
-            await rig.fill(P0, 5)
-            async with rig.consumer(name="other") as other, rig.consumer() as consumer:
-                assert isinstance(other, Consumer)
-                consumer._instruments.emit("gap")
+        async with opened({}) as rig:
+            await rig.client.create_topic(T, 1, retention_bytes=2000)
+            async with rig.consumer() as early:
+                await rig.fill(P0, 1)
+                await early.store_offset(await anext(early))
+            await rig.fill(P0, 400, size=100)
+            async with rig.consumer() as consumer, rig.consumer(name="other", start=Start.end()) as other:
+                await take(consumer, 1)
+                await other.ready()
                 assert (consumer.statistics().gaps, other.statistics().gaps, rig.client.counts["gap"]) == (1, 0, 1)
 
     @virtual()
