@@ -28,6 +28,10 @@ class Instruments:
         for instrument in list(self._instruments):
             _call(self._instruments, instrument, event, fields)
 
+    def part(self) -> Instruments:
+        """Instruments of one part: it counts its own events, and passes them on to these."""
+        return Instruments(lambda event, fields: self.emit(event, **fields))
+
     def warn(
         self, logger: str, event: str, message: str, *, cause: BaseException | None = None, **fields: object
     ) -> None:

@@ -14,6 +14,9 @@ Each leader is a *lane* of its own: one fetch per lane may be out, side by side 
 bring is reserved until it lands. While others are out, or could be, it takes half of the room that is left at most, so
 that a leader that does not answer leaves room for those that do.
 
+A paused partition is *set aside*: what is here of it, or still on its way, waits until it goes on, and counts for
+nothing meanwhile; nothing more is fetched of it (K48).
+
 Bounds: `messages_max`, `bytes_max`, plus one oversized record per fetch that is out; a waiting `poll` raises both to
 what it asked for.
 """
@@ -68,6 +71,14 @@ class Plan:
     lane: Hashable | None = ""
 
 
+@dataclass(slots=True)
+class _Aside:
+    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt."""
+
+    buffer: deque[Segment]
+    in_doubt: bool
+
+
 class Fetches:
     """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch.
 
@@ -83,6 +94,7 @@ class Fetches:
         self._ready: dict[TopicPartition, None] = {}
         self._flying: dict[TopicPartition, Plan] = {}
         self._in_doubt: dict[TopicPartition, None] = {}
+        self._aside: dict[TopicPartition, _Aside] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
         self.messages = 0
@@ -92,7 +104,8 @@ class Fetches:
 
     def ready(self, partition: TopicPartition) -> None:
         """Messages are known to be at the log."""
-        self._ready.setdefault(partition)
+        if partition not in self._aside:
+            self._ready.setdefault(partition)
 
     def drained(self, partition: TopicPartition) -> None:
         """Everything there was has been fetched."""
@@ -175,11 +188,16 @@ class Fetches:
 
     def doubted(self, partition: TopicPartition) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
-        self._in_doubt.setdefault(partition)
+        if partition in self._aside:
+            self._aside[partition].in_doubt = True
+        else:
+            self._in_doubt.setdefault(partition)
 
     def settled(self, partition: TopicPartition) -> None:
         """A committing fetch of it came back."""
         self._in_doubt.pop(partition, None)
+        if partition in self._aside:
+            self._aside[partition].in_doubt = False
 
     def started(self, plan: Plan) -> None:
         """A fetch is out."""
@@ -207,10 +225,42 @@ class Fetches:
             return count > 0 and size > 0
         return count * 2 >= min(self._count, self._messages_max) and size * 2 >= min(self._max_bytes, self._bytes_max)
 
+    # ------------------------------------------------------------------------------------------- pausing
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """It is paused: nothing of it is taken, and nothing is fetched."""
+        if partition in self._aside:
+            return
+        self._aside[partition] = _Aside(self._pull(partition), partition in self._in_doubt)
+        self._ready.pop(partition, None)
+        self._in_doubt.pop(partition, None)
+
+    def bring_back(self, partition: TopicPartition) -> None:
+        """It goes on where it was; the log may have more."""
+        aside = self._aside.pop(partition, None)
+        if aside is None:
+            return
+        for segment in aside.buffer:
+            self.put(segment)
+        if aside.in_doubt:
+            self.doubted(partition)
+        self.ready(partition)
+
+    def _pull(self, partition: TopicPartition) -> deque[Segment]:
+        """Take out all that is buffered of a partition."""
+        buffer = self._buffers.pop(partition, deque[Segment]())
+        for segment in buffer:
+            self.messages -= segment.count
+            self.size -= segment.size
+        return buffer
+
     # ------------------------------------------------------------------------------------------- buffer
 
     def put(self, segment: Segment) -> None:
         """Keep a fetched segment until it is taken."""
+        if segment.origin.partition in self._aside:
+            self._aside[segment.origin.partition].buffer.append(segment)
+            return
         self._buffers.setdefault(segment.origin.partition, deque()).append(segment)
         self.messages += segment.count
         self.size += segment.size
@@ -218,6 +268,9 @@ class Fetches:
     def put_first(self, segment: Segment) -> None:
         """Give back what was taken and not handed over: it comes next."""
         partition = segment.origin.partition
+        if partition in self._aside:
+            self._aside[partition].buffer.appendleft(segment)
+            return
         buffer = self._buffers.pop(partition, deque())
         buffer.appendleft(segment)
         self._buffers = {partition: buffer, **self._buffers}
@@ -225,17 +278,18 @@ class Fetches:
         self.size += segment.size
 
     def void(self, partition: TopicPartition) -> None:
-        """Drop what is buffered of a partition; nothing is known about it any more (C33)."""
-        for segment in self._buffers.pop(partition, ()):
-            self.messages -= segment.count
-            self.size -= segment.size
+        """Drop what is buffered of a partition; nothing is known about it any more (C33). A pause goes on."""
+        self._pull(partition)
+        if partition in self._aside:
+            self._aside[partition] = _Aside(deque(), in_doubt=False)
         self._ready.pop(partition, None)
         self._in_doubt.pop(partition, None)
 
     @property
     def segments(self) -> list[Segment]:
-        """What is buffered, partition by partition."""
-        return [segment for buffer in self._buffers.values() for segment in buffer]
+        """What is buffered, partition by partition; what is set aside comes last."""
+        buffers = [*self._buffers.values(), *(aside.buffer for aside in self._aside.values())]
+        return [segment for buffer in buffers for segment in buffer]
 
     def take(self) -> Segment | None:
         """The next segment, partitions in turn (Q20)."""

@@ -7,7 +7,7 @@ Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`mem
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -28,6 +28,7 @@ from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
+from tarry.consumer.traffic import Traffic
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
@@ -43,6 +44,7 @@ from tarry.errors import (
 from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
+    Health,
     HistoryId,
     Lag,
     Message,
@@ -53,6 +55,7 @@ from tarry.types import (
     ShutdownReport,
     Start,
     StartKind,
+    Statistics,
     TopicPartition,
     position_after,
 )
@@ -121,14 +124,15 @@ class Consumer:
         self._reads = reads
         self._opened = opened
         self._left = closed
-        self._open_session = open_session
+        self._ask_for_session = open_session
         self._start_soon = start_soon
         self._poll = poll
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
         self._hooks = hooks
-        self._instruments = instruments
+        self._instruments = instruments.part()
+        self._traffic = Traffic()
         self._random = random
         self._state = State.NEW
         self._cause: TarryError | None = None
@@ -152,6 +156,10 @@ class Consumer:
         self._failed: Message | None = None  # in hand, but its handler did not come to its end
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
         self._given_up: set[Origin] = set()  # of these: what was stored for them was brought back
+        # What was handed over out of lists that are done with; how many messages in all, and when that last grew.
+        self._messages = 0
+        self._bytes = 0
+        self._seen = (0, 0.0)
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = None
@@ -224,10 +232,14 @@ class Consumer:
             random=self._random,
         )
         self._state = State.OPEN
+        self._seen = (0, anyio.current_time())
         self._current_task = current_task()
         self._opened(self)
         self._start_soon(self._worker.run)
         return self
+
+    async def _open_session(self) -> abc.Session:
+        return self._traffic.observe(await self._ask_for_session())
 
     async def _follow_group(self) -> None:
         assert self._membership is not None
@@ -411,6 +423,7 @@ class Consumer:
         )
         for segment in segments:
             self._hand_out(segment)
+        self._seen = (self._messages, anyio.current_time())
         self._worker.taken()
         found = sum(segment.count for segment in segments)
         if found >= demand.min_count:
@@ -418,6 +431,8 @@ class Consumer:
         return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", decode)
 
     def _hand_out(self, segment: Segment) -> None:
+        self._messages += segment.count
+        self._bytes += segment.size
         first, _ = self._batch.get(segment.origin, (segment.first, segment.last))
         self._batch[segment.origin] = (first, segment.last)
         self._handed(segment.origin, segment.last)
@@ -467,6 +482,7 @@ class Consumer:
         self._load(segment)
         self._worker.taken()
         self._hand = next(self._cursor)
+        self._seen = (self._messages + 1, anyio.current_time())
         return self._hand
 
     def _is_ending(self) -> bool:
@@ -563,6 +579,7 @@ class Consumer:
         """Whoever reads again has finished what was handed out, unless a handler failed on it; the rest goes back."""
         hand, segment = self._hand, self._segment
         comes_again = self._has_failed() and bool(self._unfinished())
+        self._tally()
         self._hand = self._segment = self._failed = None
         self._cursor = iter(())
         if hand is not None and segment is not None:
@@ -752,6 +769,56 @@ class Consumer:
         self._worker.moved(owned)
         return resolved.position
 
+    def pause(self, partitions: TopicPartition | int | Iterable[TopicPartition | int], *, cause: str) -> None:
+        """Deliver nothing more of these partitions until `resume`; the others go on (K48).
+
+        The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
+        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
+        paused a read waits, and `poll` returns nothing at the end of its wait.
+
+        Args:
+            cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was paused.
+        """
+        self._check_started()
+        _check_cause(cause)
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, cause)
+            self._fetches.set_aside(partition)
+            self._put_back_rest(partition)
+        self._worker.kick()
+
+    def resume(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> None:
+        """Go on with paused partitions, with the first message of each that was not delivered before (K48).
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was resumed.
+        """
+        self._check_started()
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, None)
+            self._fetches.bring_back(partition)
+        self._worker.kick()
+        self._arrived()
+
+    def _put_back_rest(self, partition: TopicPartition) -> None:
+        """The list in hand ends with the message in hand; the rest comes later."""
+        segment, hand = self._segment, self._hand
+        if segment is None or hand is None or segment.origin.partition != partition:
+            return
+        self._note()
+        self._cursor = iter(())
+        self._segment = up_to(segment, hand.offset)
+        rest = from_position(segment, position_after(hand.offset))
+        if rest is not None and self._goes_on(segment.origin):
+            self._fetches.put_first(rest)
+
+    def _all_owned(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> list[TopicPartition]:
+        named = [partitions] if isinstance(partitions, (int, TopicPartition)) else partitions
+        return [self._owned(partition) for partition in named]
+
     def _began(self, partition: TopicPartition, position: Position) -> None:
         start = self._reads.start
         if start.kind is StartKind.NEXT and start.otherwise == "end":
@@ -764,6 +831,7 @@ class Consumer:
 
     def _drop_in_hand(self, partition: TopicPartition) -> None:
         if self._segment is not None and self._segment.origin.partition == partition:
+            self._tally()
             self._cursor = iter(())
             self._hand = self._segment = self._failed = None
         self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
@@ -817,6 +885,11 @@ class Consumer:
         return frozenset(self._positions)
 
     @property
+    def paused(self) -> dict[TopicPartition, str]:
+        """The paused partitions, each with its cause."""
+        return self._positions.paused()
+
+    @property
     def generation(self) -> int:
         """Counts the changes of the group's members; constant without a group."""
         return 0 if self._state in (State.NEW, State.FAILED) else self._standing.session.assignment.generation
@@ -835,10 +908,90 @@ class Consumer:
         """The stored offset as far as this consumer knows it, None when there is none (C25)."""
         return self._commits[self._owned(partition)].stored
 
-    @property
-    def store_counts(self) -> StoreCounts:
-        """How many stores worked, how many of the mode's own did not, and why the last one did not (C54)."""
-        return StoreCounts() if self._state in (State.NEW, State.FAILED) else self._storing.counts
+    def statistics(self) -> Statistics:
+        """What this consumer has done so far; never waits, costs nothing per message, works after shutdown too."""
+        is_started = self._state not in (State.NEW, State.FAILED)
+        stores = self._storing.counts if is_started else StoreCounts()
+        messages, size = self._handed_over()
+        rest = self._rest_of_list()
+        waiting = self._fetches.segments + ([] if rest is None else [rest])
+        events = self._instruments.counts
+        return Statistics(
+            messages=messages,
+            bytes=size,
+            buffered_messages=sum(segment.count for segment in waiting),
+            buffered_bytes=sum(segment.size for segment in waiting),
+            polls=self._traffic.polls,
+            waits=self._traffic.waits,
+            refusals=self._traffic.refusals,
+            stored=stores.stored,
+            stores_failed=stores.failed,
+            store_error=stores.last_error,
+            rebalances=self._traffic.rebalances,
+            evictions=events["evicted"],
+            gaps=events["gap"],
+        )
+
+    def health(self) -> Health:
+        """Whether this consumer gets on, for a liveness probe; never waits and asks nobody (K19).
+
+        Messages are not timed one by one: `stalled_s` is exact for the first of each list that was fetched, and for the
+        others may be too short by the time between two calls. `ok` becomes False when the log is silent for more than
+        two `heartbeat_interval`.
+        """
+        is_started = self._state not in (State.NEW, State.FAILED)
+        stopped = dict(self._worker.stopped) if is_started else {}
+        failure = self._worker.failure if is_started else self._cause
+        is_member = is_started and (self._membership is None or self._membership.is_member)
+        silent_s = self._traffic.silent_s() if self._state is State.OPEN else 0.0
+        patience_s = 2 * self._options.heartbeat_interval
+        is_open = self._state is State.OPEN and failure is None
+        return Health(
+            ok=is_open and is_member and not stopped and silent_s <= patience_s,
+            state=self._state.value,
+            is_member=is_member,
+            owned=self.assignment,
+            missing=self._why_missing(stopped),
+            stopped=stopped,
+            stalled_s=self._stalled_s() if self._state is State.OPEN else 0.0,
+            silent_s=silent_s,
+            last_error=failure or self._traffic.last_error,
+        )
+
+    def _why_missing(self, stopped: Mapping[TopicPartition, TarryError]) -> dict[TopicPartition, str]:
+        asking = "the log has not said yet where it begins"
+        if self._traffic.last_error is not None:
+            asking += f"; the last refusal: {self._traffic.last_error}"
+        return {
+            partition: str(stopped.get(partition, asking if place.is_open else "a rebalance is under way"))
+            for partition in self._positions
+            if (place := self._positions[partition]).next is None
+        }
+
+    def _stalled_s(self) -> float:
+        messages, _ = self._handed_over()
+        now = anyio.current_time()
+        waiting = self._fetches.messages or self._rest_of_list()
+        if self._reading or not waiting or messages != self._seen[0]:
+            self._seen = (messages, now)
+        return now - self._seen[1]
+
+    def _handed_over(self) -> tuple[int, int]:
+        """Messages and bytes, with those out of the list in hand."""
+        if self._segment is None or self._hand is None:
+            return self._messages, self._bytes
+        done = up_to(self._segment, self._hand.offset)
+        return self._messages + done.count, self._bytes + done.size
+
+    def _rest_of_list(self) -> Segment | None:
+        """What is decoded, and not handed over yet."""
+        if self._segment is None or self._hand is None or self._state is not State.OPEN:
+            return None
+        return from_position(self._segment, position_after(self._hand.offset))
+
+    def _tally(self) -> None:
+        """The list in hand is about to be put away."""
+        self._messages, self._bytes = self._handed_over()
 
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until every partition has a position.
@@ -977,6 +1130,11 @@ class Consumer:
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _check_cause(cause: object) -> None:
+    if not isinstance(cause, str) or not cause:
+        raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
 
 
 def _check_handler(handler: object, stop: object, on_error: object) -> None:

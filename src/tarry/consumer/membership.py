@@ -102,6 +102,7 @@ class Membership:
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
         self._leaving: dict[TopicPartition, None] = {}
+        self.is_member = True
 
     def begin(self) -> None:
         """Hold what the session came with."""
@@ -174,6 +175,7 @@ class Membership:
             f"{self._name}: the group went on without this member (no sign of life within the log's session_timeout); "
             "its partitions may be somebody else's; joining again",
         )
+        self.is_member = False
         self._leaving.clear()
         self._lose(list(self._positions))
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
@@ -188,6 +190,7 @@ class Membership:
                 await anyio.sleep(refusals.pause())
             else:
                 self._standing.session.touch()
+                self.is_member = True
                 return
 
     # ------------------------------------------------------------------------------------------- taking over

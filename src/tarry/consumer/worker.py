@@ -240,6 +240,7 @@ class Worker:
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
+            self._fetches.bring_back(partition)
             if keep:
                 self._fetches.drained(partition)
                 self._fetches.settled(partition)

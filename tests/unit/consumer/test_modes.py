@@ -257,8 +257,8 @@ class TestOffTheDeliveryPath:
                 await take(consumer, 4)
                 await anyio.sleep(5)
                 assert rig.stored(P0) == 3
-                counts = consumer.store_counts
-                assert (counts.stored, counts.failed, counts.last_error) == (1, 3, full)
+                counts = consumer.statistics()
+                assert (counts.stored, counts.stores_failed, counts.store_error) == (1, 3, full)
                 assert len(rig.reported("store_failed")) == 3
                 assert "t[0]: the offset could not be stored (too many consumer offsets)" in caplog.text
 
@@ -275,7 +275,7 @@ class TestOffTheDeliveryPath:
                 await take(consumer, 1)
                 await settled()
                 assert rig.stored(P0) == 4  # the next message makes up for it
-                assert consumer.store_counts.failed == 1
+                assert consumer.statistics().stores_failed == 1
 
     @rule("C54")
     @virtual()
@@ -286,10 +286,10 @@ class TestOffTheDeliveryPath:
             async with rig.consumer(commit=AutoCommit.finished(1.0)) as consumer:
                 await take(consumer, 4)
                 await anyio.sleep(1.5)
-                assert consumer.store_counts.failed == 1
+                assert consumer.statistics().stores_failed == 1
                 rig.script.every("store_offset", do=refuse(StaleAssignment("gone")))
-            assert consumer.store_counts.failed == 2
-            assert isinstance(consumer.store_counts.last_error, StaleAssignment)
+            assert consumer.statistics().stores_failed == 2
+            assert isinstance(consumer.statistics().store_error, StaleAssignment)
 
     @rule("C53")
     @virtual(seeds=2)

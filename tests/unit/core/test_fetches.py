@@ -392,3 +392,81 @@ class TestLeaders:
         assert (first.count, first.max_bytes) == (5, 500)
         machine.started(first)
         assert machine.plan(1000, self.lane, lanes=2) == Plan((P1,), 3, 250, "b")
+
+
+class TestPausing:
+    @rule("K48")
+    def test_what_is_set_aside_is_not_taken_and_comes_back_in_order(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [5, 5]))
+        machine.put(segment(P1, 0, [5]))
+        size = machine.size
+        machine.set_aside(P0)
+        machine.set_aside(P0)
+        machine.put(segment(P0, 2, [5]))  # a fetch that was out
+        assert machine.messages == 1
+        assert spans(machine.segments) == [(1, 0, 0), (0, 0, 1), (0, 2, 2)]
+        assert taken(machine) == [(1, 0, 0)]
+        assert (machine.messages, machine.size) == (0, 0)
+        machine.bring_back(P0)
+        assert machine.messages == 3
+        assert machine.size == size
+        assert taken(machine) == [(0, 0, 1), (0, 2, 2)]
+
+    @rule("K48")
+    def test_what_is_given_back_of_it_comes_first(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 2, [5]))
+        machine.set_aside(P0)
+        machine.put_first(segment(P0, 1, [5]))
+        assert taken(machine) == []
+        machine.bring_back(P0)
+        assert taken(machine) == [(0, 1, 1), (0, 2, 2)]
+
+    @rule("K48")
+    def test_nothing_more_is_fetched_until_it_goes_on(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.set_aside(P0)
+        machine.ready(P0)
+        assert machine.plan() is None
+        assert not machine.busy
+        machine.bring_back(P0)
+        plan = machine.plan()
+        assert plan is not None
+        assert plan.partitions == (P0,)
+
+    @rule("K48", "C60")
+    def test_a_doubt_waits_too(self) -> None:
+        machine = fetches()
+        machine.is_awaited = True
+        machine.doubted(P0)
+        machine.set_aside(P0)
+        machine.ready(P1)
+        assert machine.plan_committing() == Plan((P1,), 10, 1000)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+        machine.set_aside(P0)
+        machine.settled(P0)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P1,), 10, 1000)
+        machine.set_aside(P0)
+        machine.doubted(P0)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+
+    @rule("K48", "C33")
+    def test_a_seek_drops_what_is_set_aside_and_the_pause_goes_on(self) -> None:
+        machine = fetches()
+        machine.set_aside(P0)
+        machine.put(segment(P0, 0, [5]))
+        machine.void(P0)
+        machine.put(segment(P0, 7, [5]))
+        assert taken(machine) == []
+        machine.bring_back(P0)
+        assert taken(machine) == [(0, 7, 7)]
+
+    def test_who_was_not_set_aside_is_not_brought_back(self) -> None:
+        machine = fetches()
+        machine.bring_back(P0)
+        assert not machine.busy
