@@ -227,9 +227,12 @@ class Books:
 
     def _delivered(self, event: Delivered) -> Iterator[str]:
         account = self.accounts[event.partition]
+        tenure = self.now.get(event.partition)
+        is_over = tenure is not None and event.ownership < tenure.ownership  # cut off from the log, it cannot know
         again = [offset for offset in event.offsets if offset <= account.safe and offset in account.done]
-        if again:
-            yield f"{event.run} gets {event.partition}:{again[0]}-{again[-1]} again, which was stored up to {account.safe}"
+        if again and not is_over:
+            what = f"{event.partition}:{again[0]}-{again[-1]}"
+            yield f"{event.run} gets {what} again, which was stored up to {account.safe}"
         account.delivered.update(event.offsets)
 
     def _finished(self, event: Finished) -> None:
@@ -266,7 +269,8 @@ class Books:
             return
         may = {"disabled": account.done, "finished": account.done, "interval": account.done | account.delivered}
         if run.mode in may and (skipped := account.skipped(may[run.mode])):
-            yield f"{run} ({run.mode}) has stored {event.partition}:{account.stored}, but {skipped} were not its to store"
+            what = f"{event.partition}:{account.stored}"
+            yield f"{run} ({run.mode}) has stored {what}, but {skipped} were not its to store"
         if tenure.ended_at is not None and run.mode != "disabled" and account.stored not in tenure.expected():
             yield f"{run}: {event.partition} is stored at {event.after} after it has ended"
         if tenure.cut_at is not None:
@@ -395,10 +399,12 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         for event in seen:
             values = [quiet.values[event.partition][offset] for offset in event.offsets]
             if values != event.values:
-                yield f"{event.at:.4f} {event.run} gets {event.partition}:{event.offsets} as {event.values}, not {values}"
+                what = f"{event.partition}:{event.offsets}"
+                yield f"{event.at:.4f} {event.run} gets {what} as {event.values}, not {values}"
         sent = [value for values in quiet.values for value in values]
         if len(set(sent)) < len(sent):
-            yield f"the log holds a message twice: {sorted(value for value in set(sent) if sent.count(value) > 1)}"
+            doubled = sorted(value for value in set(sent) if value is not None and sent.count(value) > 1)
+            yield f"the log holds a message twice: {doubled}"
 
 
 # ---------------------------------------------------------------------------------------------------------- I4, I5
@@ -416,7 +422,8 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
             call = event.call
             deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
             if event.at > deadline + TICK:
-                yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} ends {event.at - deadline:.4f} late"
+                late = f"ends {event.at - deadline:.4f} late"
+                yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} {late}"
     for event in out.values():
         yield f"{event.member}: {event.call.operation} of {event.at:.4f} never ends"
 
@@ -454,7 +461,8 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
                 times.pop(0)
             if len(times) > IDLE_REQUESTS_MAX:
                 times.clear()
-                yield f"{event.at:.4f} {event.member} has asked more than {IDLE_REQUESTS_MAX} times a second for nothing"
+                storm = f"has asked more than {IDLE_REQUESTS_MAX} times a second for nothing"
+                yield f"{event.at:.4f} {event.member} {storm}"
 
 
 def _is_idle(call: Call) -> bool:
@@ -481,9 +489,12 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             closing.pop(event.run.member, None)
         elif isinstance(event, Shared):
             revoking |= event.revoking
-        elif isinstance(event, Stored) and (-1 if event.after is None else event.after) < (event.before or 0):
-            if event.partition not in revoking and not any(run.mode != "disabled" for run in closing.values()):
-                yield f"{event.at:.4f} {event.partition} is lowered from {event.before} to {event.after} while it is read"
+        elif isinstance(event, Stored):
+            is_lower = (-1 if event.after is None else event.after) < (event.before or 0)
+            is_excused = event.partition in revoking or any(run.mode != "disabled" for run in closing.values())
+            if is_lower and not is_excused:
+                down = f"from {event.before} to {event.after}"
+                yield f"{event.at:.4f} {event.partition} is lowered {down} while it is read"
 
 
 @checker
@@ -528,4 +539,5 @@ def it_comes_to_an_end(history: History) -> Iterator[str]:
         if isinstance(event, Stalled | Broken):
             yield f"{event.at:.4f} {event}"
         elif isinstance(event, Quiet) and (event.parked or event.tasks):
-            yield f"{event.at:.4f} {event.parked} requests are parked at the log and {event.tasks} tasks run, for nobody"
+            left = f"{event.parked} requests are parked at the log and {event.tasks} tasks run"
+            yield f"{event.at:.4f} {left}, for nobody"

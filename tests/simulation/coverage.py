@@ -1,113 +1,173 @@
-"""What a history has been through: counted, so that a simulation that injects nothing is noticed.
+"""What a history has been through, so that a simulation in which nothing happens is noticed.
 
-Each fault, each thing that the world does to a member, and the pairs that are hard: what happens *while* something else
-is under way. A number says in how many histories it was there. Not here: what is right or wrong (`checkers`).
+Here: each fault, each thing that the world does, and the pairs that are hard: what happens *while* something else is
+under way. `coverage` names those that a history has met; how many histories have met each of them is what counts.
+Not here: any opinion on the outcome (`checkers`).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tests.simulation.history import (
     Abandoned,
     Acted,
     Answered,
     Asked,
+    Closed,
     Closing,
+    Delivered,
     Event,
     Fault,
+    Finished,
     History,
     Killed,
     Reported,
     Shared,
 )
 
-FAULTS = (
-    "delay",
-    "slow_sync",
-    "lose_request",
-    "lose_reply",
-    "not_accepted",
-    "capacity",
-    "split",
-    "kill",
-    "crash",
-)
-ACTIONS = ("stop", "cancel", "fail")
+FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
+ACTS = ("stop", "cancel", "fail", "storm")
 PAIRS = (
-    "rebalance during committing fetch",
     "cancel during accumulation",
-    "stop during release",
+    "cancel during committing fetch",
+    "cancel during join",
     "stop during committing fetch",
-    "lost reply of a committing fetch",
-    "refusal during rebalance",
+    "stop during release",
+    "stop with work in hand",
+    "kill during committing fetch",
+    "kill with work in hand",
+    "split during committing fetch",
     "crash during committing fetch",
-    "crash during rebalance",
-    "kill with messages in hand",
-    "cut off during rebalance",
+    "crash during store",
+    "crash during change of group",
+    "rebalance during committing fetch",
+    "rebalance with work in hand",
+    "rebalance during start",
+    "refusal during rebalance",
+    "lost reply of a committing fetch",
+    "lost reply of a store",
+    "lost reply of a release",
+    "lost reply of a join",
+    "eviction",
+    "committed batch delivered after a loss",
+    "body outlasts a shutdown",
+    "body outlasts a hand-over",
 )
-REQUIRED = (*FAULTS, *ACTIONS, *PAIRS)
-"""Each at least a hundred times in two thousand histories."""
+REQUIRED = (*FAULTS, *ACTS, *PAIRS)
+GROUP_CHANGES = ("open_session", "release", "leave")
 
 
 def coverage(history: History) -> set[str]:
-    """What was there in one history; empty when nothing was injected."""
-    walk = _Walk()
-    for event in history.events:
-        walk.see(event)
-    return walk.found
+    """The names of what a history has met."""
+    watch = Watch()
+    return {name for event in history.events for name in watch.look(event)}
 
 
-class _Walk:
-    """A history from its beginning, with what is under way: requests that are out, partitions that are wanted back."""
+class Watch:
+    """What is under way at a moment of a history: requests, work in hand, partitions that are wanted back."""
 
     def __init__(self) -> None:
-        self.found: set[str] = set()
-        self.out: dict[int, tuple[str, Call]] = {}
-        self.is_moving = False
+        self.out: dict[str, list[Call]] = defaultdict(list)
+        self.hands: dict[str, set[int]] = defaultdict(set)
+        self.shared = Shared(0.0, {}, set(), [])
 
-    def see(self, event: Event) -> None:
+    def look(self, event: Event) -> Iterator[str]:
+        """What this event means at this moment; then it is taken in."""
+        match event:
+            case Acted():
+                yield from self._acted(event)
+            case Fault():
+                yield from self._fault(event)
+            case Shared():
+                yield from self._rebalance(event)
+                self.shared = event
+            case Abandoned():
+                if event.min_count > 1:
+                    yield "cancel during accumulation"
+                yield from self._during("cancel", event.run.member)
+            case Closing(why="stopped" | "the world is over"):
+                yield from self._during("stop", event.run.member)
+            case Closed():
+                if event.hand and event.at >= (event.run.closing_at or 0.0) + event.run.drain_timeout:
+                    yield "body outlasts a shutdown"
+            case Reported(name="evicted"):
+                yield "eviction"
+            case _:
+                yield from self._note(event)
+
+    def _note(self, event: Event) -> Iterator[str]:
         match event:
             case Asked():
-                self.out[id(event.call)] = (event.member, event.call)
+                self.out[event.member].append(event.call)
+                if event.call.operation == "release" and self._holds(event.member, event.call):
+                    yield "body outlasts a hand-over"
             case Answered():
-                self.out.pop(id(event.call), None)
-            case Shared():
-                self.is_moving = bool(event.revoking)
-                self._note(self.is_moving and self._commits(), "rebalance during committing fetch")
-            case Fault():
-                self._fault(event)
-            case Acted() if event.action in ACTIONS:
-                self.found.add(event.action)
-            case Abandoned():
-                self._note(event.min_count > 1, "cancel during accumulation")
-            case Closing():
-                self._note(self._is_out("release", event.run.member), "stop during release")
-                self._note(self._commits(event.run.member), "stop during committing fetch")
-            case Killed():
-                self._note(bool(event.hand), "kill with messages in hand")
-            case Reported():
-                self._note(event.name == "evicted", "eviction")
+                self.out[event.member] = [call for call in self.out[event.member] if call is not event.call]
+            case Delivered():
+                self.hands[event.run.member].add(event.partition)
+                _, ownership = self.shared.owners.get(event.partition, ("", 0))
+                if event.ownership not in (0, ownership):
+                    yield "committed batch delivered after a loss"
+            case Finished() | Killed():
+                self.hands[event.run.member].clear()
             case _:
                 pass
 
-    def _fault(self, event: Fault) -> None:
-        self.found.add(event.kind)
-        self._note(event.kind == "lose_reply" and _is_committing(event.call), "lost reply of a committing fetch")
-        self._note(event.kind in ("not_accepted", "capacity") and self.is_moving, "refusal during rebalance")
-        self._note(event.kind == "crash" and self._commits(), "crash during committing fetch")
-        self._note(event.kind == "crash" and self.is_moving, "crash during rebalance")
-        self._note(event.kind == "split" and self.is_moving, "cut off during rebalance")
+    def _holds(self, member: str, release: Call) -> bool:
+        return any(at.partition in self.hands[member] for at in release.arguments["partitions"])
 
-    def _note(self, is_there: bool, what: str) -> None:  # the condition, where it is short
-        if is_there:
-            self.found.add(what)
+    def _during(self, what: str, member: str) -> Iterator[str]:
+        calls = self.out[member]
+        if any(map(_commits, calls)):
+            yield f"{what} during committing fetch"
+        for operation, name in (("release", "release"), ("open_session", "join")):
+            if any(call.operation == operation for call in calls):
+                yield f"{what} during {name}"
+        if self.hands[member]:
+            yield f"{what} with work in hand"
 
-    def _commits(self, member: str | None = None) -> bool:
-        return any(_is_committing(call) and member in (None, whose) for whose, call in self.out.values())
+    def _acted(self, event: Acted) -> Iterator[str]:
+        yield event.action
+        if event.member is not None:
+            yield from self._during(event.action, event.member)
 
-    def _is_out(self, operation: str, member: str) -> bool:
-        return any(call.operation == operation and member == whose for whose, call in self.out.values())
+    def _fault(self, event: Fault) -> Iterator[str]:
+        kind, call = event.kind, event.call
+        yield kind
+        if kind == "crash":
+            calls = [call for calls in self.out.values() for call in calls]
+            names = {"store_offset": "store"} | dict.fromkeys(GROUP_CHANGES, "change of group")
+            yield from (f"crash during {names[call.operation]}" for call in calls if call.operation in names)
+            if any(map(_commits, calls)):
+                yield "crash during committing fetch"
+        if kind in ("not_accepted", "capacity") and self.shared.revoking:
+            yield "refusal during rebalance"
+        if kind == "lose_reply" and call is not None:
+            names = {"store_offset": "store", "release": "release", "open_session": "join"}
+            name = "committing fetch" if _commits(call) else names.get(call.operation, call.operation)
+            yield f"lost reply of a {name}"
+
+    def _rebalance(self, event: Shared) -> Iterator[str]:
+        before = self.shared
+        moving = {
+            number
+            for number, owner in before.owners.items()
+            if event.owners.get(number) != owner or number in event.revoking - before.revoking
+        }
+        losers = {before.owners[number][0] for number in moving}
+        for calls in self.out.values():
+            for call in calls:
+                if _commits(call) and isinstance(call.session, GroupSession) and call.session.id in losers:
+                    yield "rebalance during committing fetch"
+                if call.operation in ("stored_offset", "resolve") and call.arguments["partition"].partition in moving:
+                    yield "rebalance during start"
+        if any(moving & hand for hand in self.hands.values()):
+            yield "rebalance with work in hand"
 
 
-def _is_committing(call: Call | None) -> bool:
-    return call is not None and call.operation == "poll" and bool(call.arguments["commit"])
+def _commits(call: Call) -> bool:
+    return bool(call.arguments.get("commit"))

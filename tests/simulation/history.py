@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from traceback import format_exception
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import anyio
 
-from tarry.abc import StoreOffset
+from tarry.abc import FetchTarget, PollReply, Ready, StoreOffset
 from tarry.testing import Call, FaultKind
 from tarry.types import ShutdownReport, TopicPartition
 
@@ -39,7 +39,7 @@ class Run:
     """One consumer from its start to its end. `names` says whose it is in a trace: member, and number of the run.
 
     `partitions` are those of a standalone consumer, None for a member of a group. `count` is the most that one poll may
-    bring; `drain_timeout` what a shutdown waits for the application.
+    bring; `drain_timeout` what a shutdown waits for the application, whose body takes its time when `is_slow`.
     """
 
     member: str
@@ -48,6 +48,7 @@ class Run:
     partitions: Sequence[int] | None
     count: int
     drain_timeout: float
+    is_slow: bool
     hand: list[Span] = field(default_factory=list[Span])
     closing_at: float | None = None
     is_closed: bool = False
@@ -317,7 +318,7 @@ class History:
         """Write an event down."""
         self.events.append(event)
         if len(self.events) > EVENTS_MAX:
-            raise AssertionError(f"more than {EVENTS_MAX} events: somebody goes in circles")
+            raise RuntimeError(f"more than {EVENTS_MAX} events: somebody goes in circles")
 
     def asked(self, member: str, call: Call) -> None:
         """A request goes out."""
@@ -348,18 +349,26 @@ def _request(call: Call) -> str:
     return f"{call.operation} " + " ".join(f"{name}={value}" for name, value in arguments.items())
 
 
-def _argument(value: Any) -> object:
+def _argument(value: object) -> object:
     if isinstance(value, TopicPartition):
         return value.partition
     if isinstance(value, (list, tuple)):
-        return [f"{target.partition.partition}@{target.at}" if hasattr(target, "at") else target for target in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return [_target(each) for each in cast("Sequence[object]", value)]
     return value
 
 
-def _reply(result: Any) -> object:
-    if hasattr(result, "targets"):
+def _target(value: object) -> object:
+    return f"{value.partition.partition}@{value.at}" if isinstance(value, FetchTarget) else value
+
+
+def _reply(result: object) -> object:
+    if isinstance(result, PollReply):
         targets = [target for target in result.targets if target.runs]
         return [f"{target.partition.partition}:{target.runs[0].base}-{target.next - 1}" for target in targets]
     if isinstance(result, (list, tuple)):
-        return [f"{item.partition.partition}+{item.messages}" if hasattr(item, "messages") else item for item in result]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return [_ready(each) for each in cast("Sequence[object]", result)]
     return result
+
+
+def _ready(value: object) -> object:
+    return f"{value.partition.partition}+{value.messages}" if isinstance(value, Ready) else value

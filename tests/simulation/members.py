@@ -86,6 +86,7 @@ class Member:
         self.run: Run | None = None
         self.consumer: Consumer | None = None
         self.fails_next = False
+        self.took = anyio.Event()
         self._history = world.history
         self._scope = anyio.CancelScope()
         self._runs = 0
@@ -137,9 +138,10 @@ class Member:
     def _new_run(self, client: Client) -> tuple[Consumer, Run]:
         chance, plan = self.chance, self.world.plan
         self._runs += 1
-        count = chance.choice([1, 3, 8, 30])
+        count = chance.choice([1, 4, 8, 30])
         partitions = None if plan.is_group else self.partitions
-        run = Run(self.name, self._runs, plan.mode, partitions, count, chance.choice([0.15, 2.0]))
+        drain_timeout, is_slow = chance.choice([0.15, 2.0]), chance.random() < 0.45
+        run = Run(self.name, self._runs, plan.mode, partitions, count, drain_timeout, is_slow)
         commits = {
             "disabled": AutoCommit.disabled,
             "finished": lambda: AutoCommit.finished(chance.choice([0.2, 1.0])),
@@ -155,7 +157,7 @@ class Member:
         }
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
-        options["heartbeat_interval"] = 0.4
+        options["heartbeat_interval"] = 0.5
         if chance.random() < 0.3:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")
@@ -174,9 +176,9 @@ class Member:
         """Read everything that is left, finish it, and end."""
         async with FaultLayer(self.world.log, Recording(self._history, self.name)).client() as client:
             is_group = self.world.plan.is_group
-            run = Run(self.name, 1, "finished", None if is_group else self.partitions, 100, 1.0)
-            whose = {"group": NAME} if is_group else {"name": NAME}
-            consumer = client.consumer(TOPIC, commit=AutoCommit.finished(0.2), **whose)
+            run = Run(self.name, 1, "finished", None if is_group else self.partitions, 100, 1.0, is_slow=False)
+            group, name = (NAME, None) if is_group else (None, NAME)
+            consumer = client.consumer(TOPIC, commit=AutoCommit.finished(0.2), group=group, name=name)
             async with consumer:
                 self.run, self.consumer = run, consumer
                 self._history.add(Opened(anyio.current_time(), run))
@@ -299,6 +301,9 @@ class Member:
                 Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
             )
             run.hand.append(Span(partition, offsets[0], offsets[-1], ownership))
+        if run.hand:
+            self.took.set()
+            self.took = anyio.Event()
 
     def _finish(self, run: Run) -> None:
         """A read call is made: it finishes what was handed out, unless the consumer waits for nobody any more."""
@@ -312,7 +317,9 @@ class Member:
     async def _work(self, run: Run, consumer: Consumer, what: Message | Batch) -> None:
         """The body."""
         roll = self.chance.random()
-        if roll < 0.3:
+        if run.is_slow:
+            await anyio.sleep(0.4)
+        elif roll < 0.2:
             await anyio.sleep(self.chance.choice([0.01, 0.1, 0.1, 0.5]))
         if self.fails_next:
             self.fails_next = False
@@ -332,5 +339,9 @@ class Member:
         except (TarryError, TimeoutError) as error:
             self._history.add(Raised(anyio.current_time(), run, error))
         else:
-            if not (run.is_closed and self._is_dead):
+            if not self._is_gone(run):
                 self._history.add(Gave(anyio.current_time(), run, spans, sure=True))
+
+    def _is_gone(self, run: Run) -> bool:
+        """It was killed; whatever came back later, nobody has heard it."""
+        return run.is_closed and self._is_dead

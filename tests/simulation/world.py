@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
@@ -23,8 +23,19 @@ from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import TarryError
 from tarry.producer.producer import Outgoing, Producer
-from tarry.testing import Backend, Call, FaultKind, FaultLayer, Faults, FaultyLog, run_virtual
-from tarry.types import Offset, Origin, Ownership, Position, Segment, TopicPartition
+from tarry.testing import (
+    Backend,
+    Call,
+    FaultKind,
+    FaultLayer,
+    Faults,
+    FaultyLog,
+    Operation,
+    delay,
+    hook,
+    run_virtual,
+)
+from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
 from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
@@ -37,7 +48,7 @@ PATIENCE = 60.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
-MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll"]
+MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll", "on_poll", "on_poll"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,8 @@ class World:
             self._over.set()
             for member in self.members:
                 await member.stop("the world is over")
-        await self._read_the_rest()
+        if self._missing() or not self.plan.runs_on:
+            await self._read_the_rest()
         self.history.add(
             Quiet(
                 anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values()
@@ -170,7 +182,7 @@ class World:
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         with anyio.move_on_after(PATIENCE):
-            while not is_true():
+            while not is_true():  # noqa: ASYNC110  # what is waited for is what a user can see
                 await anyio.sleep(0.2)
             return
         self.history.add(Stalled(anyio.current_time(), self._missing()))
@@ -202,7 +214,9 @@ class World:
         """The first message of each partition that nobody has finished, and the last one there is."""
         first = [next((o for o in range(end) if o not in self._finished[n]), end) for n, end in enumerate(self._ends())]
         return [
-            (n, begin, end - 1) for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True)) if begin < end
+            Span(n, begin, end - 1)
+            for n, (begin, end) in enumerate(zip(first, self._ends(), strict=True))
+            if begin < end
         ]
 
     # -------------------------------------------------------------------------------------------- who acts
@@ -212,7 +226,7 @@ class World:
         number = 0
         for _ in range(self.plan.bursts):
             await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05, 0.2]))
-            at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5])
+            at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5, 9])
             values = [Outgoing(b"%d" % value, partition=at) for value in range(number, number + count)]
             number += count
             try:
@@ -221,17 +235,44 @@ class World:
                 self.history.add(Acted(anyio.current_time(), f"failed to write: {error}"))
 
     async def _act(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Stops, cancels, failures, kills, cuts, crashes and storms."""
+        """Stops, cancels, failures, kills, cuts, crashes and storms; many of them while a request is out."""
         for _ in range(self.plan.actions):
             await anyio.sleep(self.chance.choice([0.02, 0.2, 0.4]))
             member = self.chance.choice(self.members)
-            roll = self.chance.random()
-            for action, share in ACTIONS:
-                if roll < share:
-                    self.history.add(Acted(anyio.current_time(), action, member.name))
-                    tasks.start_soon(getattr(self, f"_{action}"), member)
-                    break
-                roll -= share
+            (action,) = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
+            if self.chance.random() < 0.8:
+                await self._opportunity(member)
+            self.history.add(Acted(anyio.current_time(), action, member.name))
+            tasks.start_soon(getattr(self, f"_{action}"), member)
+
+    async def _opportunity(self, member: Member) -> None:
+        """Wait until a member has work in hand, or until it asks for something, which then takes its time."""
+        aims: dict[Operation | Literal["work"], int] = {"poll": 5, "work": 2, "store_offset": 2}
+        if self.plan.is_group:
+            aims |= {"release": 5, "open_session": 3}
+        (aim,) = self.chance.choices(list(aims), list(aims.values()))
+        with anyio.move_on_after(0.6):
+            if aim == "work":
+                await member.took.wait()
+            else:
+                await self._slowly(member, aim)
+
+    async def _slowly(self, member: Member, operation: Operation) -> None:
+        """Wait for a request, and hold it, or its reply, up for a while; with a join also what the others read."""
+        begun = anyio.Event()
+        rules = [(member, member.layer.script.on(operation, do=hook(lambda _: begun.set())))]
+        slowed: list[tuple[Member, Operation]] = [(member, operation)]
+        if operation == "open_session":
+            slowed.extend((other, "poll") for other in self.members if other is not member)
+        for each, what in slowed:
+            late = delay(self.chance.choice([0.01, 0.1, 0.3]), reply=self.chance.random() < 0.6)
+            rules.append((each, each.layer.script.every(what, do=late)))
+        scripts = [(each.layer.script, rule) for each, rule in rules]
+        try:
+            await begun.wait()
+        finally:
+            for script, rule in scripts:
+                script.remove(rule)
 
     async def _stop(self, member: Member) -> None:
         await member.stop("stopped")
@@ -246,9 +287,9 @@ class World:
         member.kill()
 
     async def _split(self, member: Member) -> None:
-        layer = member.layer
+        layer, is_slow = member.layer, member.run is not None and member.run.is_slow
         layer.split()
-        await anyio.sleep(self.chance.choice([0.1, 0.5, 3.0]))
+        await anyio.sleep(3.0 if is_slow else self.chance.choice([0.1, 0.5, 2.0]))
         layer.heal()
 
     async def _crash(self, _: Member) -> None:
@@ -265,7 +306,9 @@ class World:
 
     def _watch_store(self, job: StoreOffset) -> Answer:
         """The truth about stored offsets, at the moment at which they are durable."""
-        at = self.log.pump.view.by_id(job.partition).at.partition
+        part = self.log.pump.view.by_id(job.partition)
+        assert part is not None
+        at = part.at.partition
         state: Any = self.log.store._partitions[job.partition]
         before = state.stored.get(job.identity)
         answer = self._store_for_real(job)
@@ -287,7 +330,8 @@ class World:
 
     def stored(self, partition: int) -> int | None:
         """What is stored durably."""
-        return self._parts()[partition].stored.get(f"{'group' if self.plan.is_group else 'name'}:{NAME}")
+        offset: int | None = self._parts()[partition].stored.get(f"{'group' if self.plan.is_group else 'name'}:{NAME}")
+        return offset
 
     def _parts(self) -> list[Any]:
         store: Any = self.log.store
@@ -299,22 +343,15 @@ class World:
     def _values(self) -> list[list[bytes | None]]:
         found: list[list[bytes | None]] = []
         for part in self._parts():
-            origin = Origin(TopicPartition(TOPIC, part.number), Offset(0), Ownership(0), None)
+            origin = Origin(TopicPartition(TOPIC, part.number), Offset(0), Ownership(0), HistoryId(0))
             selection = self.log.store.read(Query(part.id, Position(0), 10_000, 1 << 30))
             runs = selection.runs if selection else ()
             found.append([message.value for message in decode(Segment(origin, runs))] if runs else [])
         return found
 
 
-ACTIONS = [
-    ("stop", 0.2),
-    ("cancel", 0.2),
-    ("fail", 0.1),
-    ("kill", 0.1),
-    ("split", 0.15),
-    ("crash", 0.15),
-    ("storm", 0.1),
-]
+ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1}
+"""What the world does, and how often."""
 
 
 async def tell(seed: int, history: History) -> None:
@@ -323,7 +360,7 @@ async def tell(seed: int, history: History) -> None:
     def observe(kind: FaultKind, call: Call | None) -> None:
         history.add(Fault(anyio.current_time(), kind, call))
 
-    options = LogOptions(max_wait=5.0, session_timeout=1.5, rebalance_timeout=1.5)
+    options = LogOptions(max_wait=5.0, session_timeout=1.2, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
         async with FaultyLog(seed=seed, options=options, observe=observe) as log:
             await World(Plan.of(seed), log, history).run()
@@ -335,5 +372,5 @@ def simulate(seed: int, backend: Backend, history: History | None = None) -> His
     try:
         run_virtual(tell, seed, history, backend=backend, seed=seed)
     except Exception as error:  # noqa: BLE001  # it is judged like the rest
-        history.add(Broken(history.events[-1].at if history.events else 0.0, error))
+        history.events.append(Broken(history.events[-1].at if history.events else 0.0, error))
     return history

@@ -6,7 +6,9 @@ A partition is *ready* while messages are known to be at the log, *flying* while
 has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
-satisfy it, it names one partition, and it brings no more than that reader takes (C59).
+satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
+that partition comes before all others, also while nobody can be asked for it, so that a hard kill never finds two
+batches committed and not served (K01).
 
 Each leader is a *lane* of its own: one fetch per lane may be out, side by side with those of others. What a fetch may
 bring is reserved until it lands. While others are out, or could be, it takes half of the room that is left at most, so
@@ -80,6 +82,7 @@ class Fetches:
         self._buffers: dict[TopicPartition, deque[Segment]] = {}
         self._ready: dict[TopicPartition, None] = {}
         self._flying: dict[TopicPartition, Plan] = {}
+        self._in_doubt: dict[TopicPartition, None] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
         self.messages = 0
@@ -158,17 +161,25 @@ class Fetches:
         """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
         if self._flying:
             return None
-        first = next((at for at in self._ready if lane_of(at) is not None), None)
+        first = next((at for at in self._in_doubt or self._ready if lane_of(at) is not None), None)
         if first is None:
             return None
         demand = self.demand
         if demand is None:
             count, size = (self._count, self._max_bytes) if self.is_awaited and not self.messages else (0, 0)
-        elif self.enough(demand):
+        elif demand.over or self.enough(demand):
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        return Plan((first,), count, size, lane_of(first) or "") if count > 0 and size > 0 else None
+        return Plan((first,), count, size, lane_of(first)) if count > 0 and size > 0 else None
+
+    def doubted(self, partition: TopicPartition) -> None:
+        """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
+        self._in_doubt.setdefault(partition)
+
+    def settled(self, partition: TopicPartition) -> None:
+        """A committing fetch of it came back."""
+        self._in_doubt.pop(partition, None)
 
     def started(self, plan: Plan) -> None:
         """A fetch is out."""
@@ -219,6 +230,7 @@ class Fetches:
             self.messages -= segment.count
             self.size -= segment.size
         self._ready.pop(partition, None)
+        self._in_doubt.pop(partition, None)
 
     @property
     def segments(self) -> list[Segment]:

@@ -241,6 +241,7 @@ class Worker:
             self._postponed.pop(partition, None)
             if keep:
                 self._fetches.drained(partition)
+                self._fetches.settled(partition)
             else:
                 self._fetches.void(partition)
         self._withdraw(partitions)
@@ -486,11 +487,13 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
+                self._fetches.doubted(partition)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
         """A committing fetch is back: the log counts what it brought as read."""
         for target in reply.targets if self._commits is not None else ():
+            self._fetches.settled(target.partition)
             place = self._positions.get(target.partition)
             if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
                 self._commits.took(target.partition, Offset(target.next - 1))
@@ -585,6 +588,9 @@ class Worker:
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
+            demand = self._fetches.demand
+            if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
+                demand.over = True
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:
@@ -639,6 +645,7 @@ class Worker:
     def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
         self.stopped[partition] = self._errors[partition] = error
         self._fetches.drained(partition)
+        self._fetches.settled(partition)
         self._withdraw([partition])
         self._instruments.emit("partition_stopped", partition=partition, error=str(error))
         self._watching.settle()

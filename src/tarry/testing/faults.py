@@ -32,6 +32,7 @@ from tarry._runtime.bridge import Call as PumpCall
 from tarry._runtime.bridge import Port, inline
 from tarry._runtime.driver import Driver
 from tarry.brokers.local.broker import GroupSession, LocalBroker, LocalSession
+from tarry.brokers.local.coordinator import Seat
 from tarry.brokers.local.host import make_pump
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
@@ -504,11 +505,11 @@ class FaultSession(ScriptedSession):
         """The log was started again: go on there."""
         if isinstance(self.wrapped, GroupSession):
             self._lost = LogUnavailable("the log was started again and does not answer yet")
-            take = partial(self._resumed, lambda seat, _: GroupSession(pump, port, seat, _nothing))
-            pump.groups.resume(_Reply(take), self._identity, self.wrapped.id)
+            make = partial(_group_session, pump, port)
+            pump.groups.resume(_Reply(partial(self._resumed, make)), self._identity, self.wrapped.id)
         else:
-            take = partial(self._resumed, partial(LocalSession, pump, port))
-            pump.open_session(_Reply(take), self._identity, *self._reads)
+            make = partial(LocalSession, pump, port)
+            pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads)
 
     def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
         if isinstance(answer, TarryError):
@@ -522,7 +523,15 @@ class FaultSession(ScriptedSession):
 class _Reply:
     """Where a pump's answer goes."""
 
-    reply: Callable[[Any], None]
+    take: Callable[[Any], None]
+
+    def reply(self, answer: Any) -> None:
+        """Take it."""
+        self.take(answer)
+
+
+def _group_session(pump: Pump, port: Port, seat: Seat, _: object) -> LocalSession:
+    return GroupSession(pump, port, seat, _nothing)
 
 
 def _nothing(_: object) -> None:

@@ -288,6 +288,29 @@ class TestCommittingFetches:
         assert machine.plan_committing() is None  # enough messages
         machine.demand = Demand(20, 20, 200 + 4 + RUN_OVERHEAD, deadline=1.0)
         assert machine.plan_committing() is None  # enough bytes
+        machine.demand = Demand(20, 20, 1000, deadline=1.0)
+        assert machine.plan_committing() is not None
+        machine.demand.over = True
+        assert machine.plan_committing() is None
+
+    @rule("K01", "C93")
+    def test_after_a_fetch_of_unknown_fate_its_partition_comes_before_all_others(self) -> None:
+        machine = fetches()
+        machine.is_awaited = True
+        machine.ready(P1)
+        machine.doubted(P0)
+        first = machine.plan_committing()
+        assert first is not None
+        assert first.partitions == (P0,)
+        machine.settled(P0)
+        following = machine.plan_committing()
+        assert following is not None
+        assert following.partitions == (P1,)
+        machine.doubted(P2)
+        machine.void(P2)
+        last = machine.plan_committing()
+        assert last is not None
+        assert last.partitions == (P1,)
 
     def test_what_is_buffered_can_be_looked_at(self) -> None:
         machine = fetches()

@@ -232,6 +232,20 @@ class Groups(Suite):
         assert member.assignment.owned[a] == before[a]
         assert member.assignment.owned[b] > before[b]
 
+    @rests_on("S8", "S15", "K05")
+    async def test_a_join_whose_caller_went_away_leaves_no_member_behind(self, rig: Rig) -> None:
+        (at,) = await rig.topic()
+        for turns in range(12):
+            for session in await rig.ask(rig.member, at.topic, static=str(turns)).abandon(turns=turns):
+                await session.leave()
+
+        async def empty() -> bool:
+            return rig.name("group") not in {info.name for info in await rig.broker.list_groups()}
+
+        await rig.until(empty)
+        member = await rig.member(at.topic, static="0")
+        await owns(rig, member, at)
+
     @rests_on("design 3")
     async def test_groups_know_nothing_of_each_other(self, rig: Rig) -> None:
         partitions = await rig.topic(2)
@@ -278,7 +292,7 @@ class Eviction(Suite):
             before = dict(heard.assignment.owned)
             silent = await rig.member(topic.topic, group=f"group{attempt}")
             gap = await touched(heard, 2.5 * session, begin)
-            if gap < 0.5 * session:
+            if gap < 0.9 * session:
                 break  # Else this machine stood still for too long to judge anything.
         else:
             raise AssertionError("no sign of life was sent in time, ten times over")
@@ -289,20 +303,6 @@ class Eviction(Suite):
         follows = rig.ask(heard.changed, heard.assignment.version)
         await rig.turn()
         assert follows.is_out
-
-    @rests_on("S15", "design 4.1", lapsing="session")
-    async def test_a_join_whose_caller_went_away_leaves_no_member_behind(self, rig: Rig) -> None:
-        (at,) = await rig.topic()
-        for turns in range(12):
-            for session in await rig.ask(rig.member, at.topic, static=str(turns)).abandon(turns=turns):
-                await session.leave()
-
-        async def empty() -> bool:
-            return rig.name("group") not in {info.name for info in await rig.broker.list_groups()}
-
-        await rig.until(empty, within=2 * rig.timeouts.session)
-        member = await rig.member(at.topic, static="0")
-        await owns(rig, member, at)
 
     @rests_on("S68", "design 4.1", lapsing="rebalance")
     async def test_what_is_not_released_in_time_is_taken(self, rig: Rig) -> None:
@@ -375,5 +375,5 @@ async def touched(member: abc.Session, seconds: float, last: float) -> float:
     while anyio.current_time() < end:
         member.touch()
         longest, last = max(longest, anyio.current_time() - last), anyio.current_time()
-        await anyio.sleep(seconds / 50)
+        await anyio.sleep(seconds / 7)
     return max(longest, anyio.current_time() - last)
