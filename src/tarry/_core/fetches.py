@@ -143,7 +143,9 @@ class Fetches:
             lane = lane_of(partition)
             if lane is not None and lane not in taken:
                 ready.setdefault(lane, []).append(partition)
-        return next(iter(ready.items()), (None, []))
+        for lane, partitions in ready.items():
+            return lane, partitions
+        return None, []
 
     def _whole(self, lanes: int) -> tuple[int, int] | None:
         """What a fetch may bring while none is out; where there are others, half of everything at most."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 
 
 class Bell:
@@ -33,6 +34,7 @@ class Bell:
 
     async def quiet_until(self, who: str, end: Callable[[], float]) -> None:
         """Wait until a time that every ring may bring forward."""
+        await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
         while anyio.current_time() < (at := end()):
             with anyio.CancelScope(deadline=at):
                 await self.heard(who)

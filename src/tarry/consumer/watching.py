@@ -171,6 +171,7 @@ class Watching:
         demand = self._fetches.demand
         terms = self.terms(demand).part(len(self._routes.groups))
         wait = self._waits[group] = Wait(frozenset(idle), demand, terms)
+        answer: Sequence[abc.Ready] | TarryError = ()
         began = anyio.current_time()
         try:
             with wait.scope:

@@ -598,8 +598,8 @@ class Worker:
             self.kick()
         elif waited or len(partitions) > 1:
             await self._fetch_singly(order.plan, refusals)
-        elif self._is_same(partitions[0], order.epochs[0]):
-            self._stop_partition(partitions[0], error)
+        elif self._is_same(order.targets[0].partition, order.epochs[0]):
+            self._stop_partition(order.targets[0].partition, error)
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,8 @@ class Rig:
         return self.log.leaders
 
     def consumer(self, **options: Any) -> Consumer:
-        return self.client.consumer("t", **{"name": "billing", **options})
+        given: dict[str, Any] = {"name": "billing", **options}
+        return self.client.consumer("t", **given)
 
     async def append(self, number: int, count: int = 1, size: int = 1) -> None:
         """Messages whose values are so many bytes; appends know no leaders here."""
@@ -83,9 +84,13 @@ def named(call: Call) -> list[int]:
     return [target.partition.partition for target in call.arguments["targets"]]
 
 
-def at(number: int) -> Any:
+def at(number: int) -> Callable[[Call], bool]:
     """Calls to a leader."""
-    return lambda call: call.arguments["leader"] == f"leader-{number}"  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+
+    def chosen(call: Call) -> bool:
+        return bool(call.arguments["leader"] == f"leader-{number}")
+
+    return chosen
 
 
 @asynccontextmanager
