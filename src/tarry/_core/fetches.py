@@ -7,8 +7,8 @@ has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
 satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
-that partition comes before all others, unless nobody knows who leads it: a hard kill finds no second batch that is
-committed and not served (K01).
+that partition comes before all others, also while nobody can be asked for it, so that a hard kill never finds two
+batches committed and not served (K01).
 
 Each leader is a *lane* of its own: one fetch per lane may be out, side by side with those of others. What a fetch may
 bring is reserved until it lands. While others are out, or could be, it takes half of the room that is left at most, so
@@ -176,7 +176,7 @@ class Fetches:
         """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
         if self._flying:
             return None
-        first = next((at for at in (*self._in_doubt, *self._ready) if lane_of(at) is not None), None)
+        first = next((at for at in self._in_doubt or self._ready if lane_of(at) is not None), None)
         if first is None:
             return None
         demand = self.demand
