@@ -542,7 +542,7 @@ class Worker:
             await self._kicked("watching")
         if not self._active():
             self._answered(demand)
-        if demand.over:
+        if demand.asked:  # over, or soon: a fetch is still out
             await self._kicked("watching")
 
     async def _watch(

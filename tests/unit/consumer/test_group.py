@@ -311,6 +311,21 @@ class TestEviction:
                 assert reading.result.offset == 0
                 assert offsets(await take(consumer, 9)) == list(range(1, 10))
 
+    @virtual(seeds=2)
+    async def test_a_poll_whose_wait_ends_while_only_a_fetch_of_a_lost_partition_is_out_waits_without_spinning(
+        self,
+    ) -> None:
+        async with opened(1, session_timeout=1.0) as rig:
+            await rig.fill(P0, 10)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as consumer:
+                await consumer.ready()
+                rig.script.every("open_session", do=refuse(LogUnavailable("away")))
+                rig.script.on("poll", do=delay(4.0, reply=True))
+                assert (await consumer.poll(max_wait=2.0)).reason == "rebalance"
+                assert rig.reported("evicted")
+                batch = await consumer.poll(max_wait=0.5)
+                assert offsets(batch or await consumer.poll()) == list(range(10))
+
     @rule("C35")
     @virtual(seeds=3)
     async def test_without_a_commit_what_was_fetched_before_the_loss_is_void(self) -> None:
