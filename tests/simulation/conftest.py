@@ -26,8 +26,7 @@ class Begun:
     """All chunks, under way."""
 
     def __init__(self) -> None:
-        cores = os.cpu_count() or 1
-        self.pool = ProcessPoolExecutor(max(cores - 1, 1), get_context("spawn"), os.nice, (10,))
+        self.pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), os.nice, (10,))
         self.futures: dict[tuple[Backend, int], Future[Tally]] = {
             (backend, first): self.pool.submit(run_chunk, backend, range(first, first + CHUNK))
             for backend, first in CHUNKS

@@ -13,7 +13,17 @@ from tests.simulation.running import Tally
 from tests.simulation.world import simulate
 
 COVERED_MIN = 100
-"""Histories out of 2,000 that each fault and each pair must be in."""
+"""Histories out of the 2,000 on trio that each fault and each pair must be in."""
+RARE_MIN = 25
+"""For those that need three things at once."""
+RARE = (
+    "cancel during join",
+    "stop during release",
+    "split during committing fetch",
+    "crash during store",
+    "committed batch delivered after a loss",
+    "body outlasts a hand-over",
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -26,15 +36,15 @@ def test_nothing_is_wrong_with_any_history(backend: Backend, first: int, begun: 
     assert tally.wrong == []
 
 
-@pytest.mark.parametrize("backend", SEEDS)
-def test_the_histories_have_been_through_everything(backend: Backend, begun: Begun) -> None:
+def test_the_histories_have_been_through_everything(begun: Begun) -> None:
     """A simulation that injects nothing proves nothing."""
     total = Tally()
-    for (which, _), future in begun.futures.items():
-        if which == backend:
+    for (backend, _), future in begun.futures.items():
+        if backend == "trio":
             total.add(future.result())
-    needed = COVERED_MIN * total.seeds // 2000
-    assert {what: total.covered[what] for what in REQUIRED if total.covered[what] < needed} == {}
+    assert total.seeds == SEEDS["trio"]
+    needed = {what: RARE_MIN if what in RARE else COVERED_MIN for what in REQUIRED}
+    assert {what: total.covered[what] for what in REQUIRED if total.covered[what] < needed[what]} == {}
     assert total.injected >= 0.9 * total.seeds
 
 

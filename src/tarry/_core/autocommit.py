@@ -197,6 +197,8 @@ class Commits:
         marks = self[partition]
         marks.is_over = True
         target = self._rest(marks)
+        if target is None and not marks.is_known:
+            return None  # nothing was read of it, and nobody knows what is stored
         if self._mode == "disabled" or (target == marks.stored and not marks.in_doubt):
             return None
         is_lower = marks.stored is not None and (target is None or target < marks.stored)

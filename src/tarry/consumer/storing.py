@@ -17,7 +17,7 @@ from tarry._runtime.retry import may_pass
 from tarry.consumer.standing import Standing
 from tarry.errors import StaleAssignment, TarryError
 from tarry.instruments import Instruments
-from tarry.types import HistoryId, Offset, TopicPartition
+from tarry.types import HistoryId, Offset, Ownership, TopicPartition
 
 STORE_S_MIN = 1.0
 """Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
@@ -184,9 +184,15 @@ class Storing:
                     partition, store.offset, ownership=place.ownership, history=place.history, lower=store.lower
                 )
             except BaseException as error:
-                if not (isinstance(error, TarryError) and error.applied == "no"):
+                is_settled = isinstance(error, TarryError) and error.applied == "no"
+                if not is_settled and self._is_held(partition, place.ownership):
                     self._commits.lost(store)
                 raise
-            self._commits.accepted(store, stored)
+            if self._is_held(partition, place.ownership):  # else the marks are those of a later ownership
+                self._commits.accepted(store, stored)
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
             return store
+
+    def _is_held(self, partition: TopicPartition, ownership: Ownership) -> bool:
+        place = self._positions.get(partition)
+        return place is not None and place.ownership == ownership

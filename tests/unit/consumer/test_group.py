@@ -20,7 +20,7 @@ from tarry.errors import (
     StaleAssignment,
     TopicNotFound,
 )
-from tarry.testing import delay, hold, refuse
+from tarry.testing import delay, hold, lose_reply, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
@@ -313,6 +313,21 @@ class TestEviction:
                 assert reading.result.offset == 0
                 assert offsets(await take(consumer, 9)) == list(range(1, 10))
 
+    @virtual(seeds=2)
+    async def test_a_poll_whose_wait_ends_while_only_a_fetch_of_a_lost_partition_is_out_waits_without_spinning(
+        self,
+    ) -> None:
+        async with opened(1, session_timeout=1.0) as rig:
+            await rig.fill(P0, 10)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as consumer:
+                await consumer.ready()
+                rig.script.every("open_session", do=refuse(LogUnavailable("away")))
+                rig.script.on("poll", do=delay(4.0, reply=True))
+                assert (await consumer.poll(max_wait=2.0)).reason == "rebalance"
+                assert rig.reported("evicted")
+                batch = await consumer.poll(max_wait=0.5)
+                assert offsets(batch or await consumer.poll()) == list(range(10))
+
     @rule("C35")
     @virtual(seeds=3)
     async def test_without_a_commit_what_was_fetched_before_the_loss_is_void(self) -> None:
@@ -335,6 +350,21 @@ class TestEviction:
                 await anyio.sleep(2.5)
                 await consumer.shutdown()
             assert [(event["first"], event["last"]) for event in rig.reported("possibly_lost")] == [(2, 9)]
+
+    @rule("I7")
+    @virtual(seeds=2)
+    async def test_a_store_that_comes_back_under_a_later_ownership_says_nothing_about_it(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig:
+            await rig.fill(P0, 10)
+            options: dict[str, Any] = {"commit": AutoCommit.interval(0.5), "heartbeat_interval": 1e3}
+            async with rig.member(**options) as consumer:
+                rig.script.on("store_offset", do=lose_reply(after=3.0))
+                await take(consumer, 5)
+                await anyio.sleep(2.2)
+                assert rig.reported("evicted")
+                rig.script.every("stored_offset", do=hold(anyio.Event()))
+                await anyio.sleep(2.0)
+            assert rig.group_stored(P0) == 4
 
     @virtual(seeds=2)
     async def test_joining_again_is_tried_until_it_works(self) -> None:

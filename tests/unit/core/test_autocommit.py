@@ -444,6 +444,12 @@ class TestCommitOnPoll:
         assert send(machine, machine.final(P0)) == (2, True)
 
     @rule("I1")
+    def test_what_is_stored_for_a_partition_of_which_nothing_is_known_is_left_alone(self) -> None:
+        machine = Commits("on_poll")
+        machine.unsettled(P0)
+        assert machine.final(P0) is None
+
+    @rule("I1")
     def test_a_start_behind_messages_that_are_to_be_skipped_is_a_floor(self) -> None:
         machine = commits("on_poll")
         machine.began(P0, Position(10))
