@@ -17,6 +17,7 @@ from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tarry.types import TopicPartition
 from tests.simulation.history import (
+    Acted,
     Answered,
     Asked,
     Broken,
@@ -412,20 +413,47 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
 
 @checker
 def every_request_ends_in_time(history: History) -> Iterator[str]:
-    """I4."""
+    """I4: none outlives its deadline, and the log answers each that nothing keeps from it."""
     out: dict[int, Asked] = {}
+    kept: set[int] = set()  # requests that a fault has hit
+    cut: set[str] = set()  # members that cannot reach the log
+    dead: set[str] = set()  # those whose process is gone, until the next one
     for event in history.events:
-        if isinstance(event, Asked):
-            out[id(event.call)] = event
-        elif isinstance(event, Answered):
-            del out[id(event.call)]
-            call = event.call
-            deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
-            if event.at > deadline + TICK:
-                late = f"ends {event.at - deadline:.4f} late"
-                yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} {late}"
-    for event in out.values():
-        yield f"{event.member}: {event.call.operation} of {event.at:.4f} never ends"
+        match event:
+            case Asked():
+                out[id(event.call)] = event
+                kept.update([id(event.call)] if event.member in cut | dead else [])
+            case Fault(kind="lose_request" | "lose_reply"):
+                kept.add(id(event.call))
+            case Fault(kind="crash" | "split" | "kill"):
+                kept.update(out)
+            case Acted(action="split"):
+                cut.add(event.member or "")
+            case Acted(action="kill"):
+                dead.add(event.member or "")
+            case Acted(action="heal" | "peace"):
+                kept.update(out)
+                cut -= {event.member} if event.member else cut
+            case Opened():
+                dead.discard(event.run.member)
+            case Answered():
+                yield from _late(event)
+                asked, is_kept = out.pop(id(event.call)), id(event.call) in kept
+                if "no answer came" in str(event.call.error) and not is_kept:
+                    what = f"{event.call.operation} of {asked.at:.4f}"
+                    yield f"{event.at:.4f} {event.member}: {what} got no answer, though nothing kept it"
+                kept.discard(id(event.call))
+            case _:
+                pass
+    for asked in out.values():
+        yield f"{asked.member}: {asked.call.operation} of {asked.at:.4f} never ends"
+
+
+def _late(event: Answered) -> Iterator[str]:
+    call = event.call
+    deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
+    if event.at > deadline + TICK:
+        yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} ends {event.at - deadline:.4f} late"
 
 
 @checker
@@ -521,14 +549,39 @@ def partitions_have_one_owner(history: History) -> Iterator[str]:
 
 
 @checker
+def who_has_left_is_no_member(history: History) -> Iterator[str]:
+    """A member that ended well is none any more, unless its leaving did not get through."""
+    ids: dict[Run, str] = {}
+    joined: dict[str, str] = {}
+    current: dict[str, Run] = {}
+    excused: set[str] = set()
+    for event in history.events:
+        match event:
+            case Answered():
+                if event.call.operation == "open_session" and isinstance(event.call.result, GroupSession):
+                    joined[event.member] = event.call.result.id
+                if event.call.operation == "leave" and event.call.outcome != "answered":
+                    excused.add(joined.get(event.member, ""))
+            case Opened():
+                current[event.run.member] = event.run
+            case Closed():
+                ids[event.run] = joined.get(event.run.member, "")
+            case Quiet():
+                left = {ids[run] for run in ids} - excused
+                yield from (f"{event.at:.4f} {name} is still a member" for name in event.members if name in left)
+            case _:
+                pass
+
+
+@checker
 def hooks_come_first_and_last(history: History) -> Iterator[str]:
     """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
-    hooked: dict[Run, set[int]] = {}
+    told: dict[Run, set[int]] = defaultdict(set)
     for event in history.events:
         if isinstance(event, Hooked):
-            held = hooked.setdefault(event.run, set())
-            (held.update if event.hook == "assigned" else held.difference_update)(event.partitions)
-        elif isinstance(event, Delivered) and event.run in hooked and event.partition not in hooked[event.run]:
+            numbers = told[event.run]
+            (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
+        elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
             yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
 
 
