@@ -321,7 +321,7 @@ class History:
         """Write an event down."""
         self.events.append(event)
         if len(self.events) > EVENTS_MAX:
-            raise AssertionError(f"more than {EVENTS_MAX} events: somebody goes in circles")
+            raise RuntimeError(f"more than {EVENTS_MAX} events: somebody goes in circles")
 
     def asked(self, member: str, call: Call) -> None:
         """A request goes out."""

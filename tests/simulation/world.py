@@ -378,5 +378,5 @@ def simulate(seed: int, backend: Backend, history: History | None = None) -> His
     try:
         run_virtual(tell, seed, history, backend=backend, seed=seed)
     except Exception as error:  # noqa: BLE001  # it is judged like the rest
-        history.add(Broken(history.events[-1].at if history.events else 0.0, error))
+        history.events.append(Broken(history.events[-1].at if history.events else 0.0, error))
     return history

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from tests.tools.rules import ROOT
 
-MODULES = ("tarry", "tarry.abc", "tarry.testing")
+MODULES = ("tarry", "tarry.abc", "tarry.testing", "tarry.testing.conformance")
 SNAPSHOT = ROOT / "tests" / "meta" / "public_api.txt"
 _HEADER = "# The public names; written by `make api`. A change here belongs into CHANGELOG.md.\n"
 

@@ -113,7 +113,7 @@ class Fetches:
         demand = self.demand
         if demand is None:
             count, size = (self._count, self._max_bytes) if self.is_awaited and not self.messages else (0, 0)
-        elif self.enough(demand):
+        elif demand.over or self.enough(demand):
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
@@ -266,6 +267,7 @@ class Worker:
     async def _pause(self, who: str, seconds: float) -> None:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
         until = anyio.current_time() + seconds
+        await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
         while anyio.current_time() < (end := self._no_later(until)):
             with anyio.CancelScope(deadline=end):
                 await self._kicked(who)
@@ -638,6 +640,9 @@ class Worker:
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
+            demand = self._fetches.demand
+            if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
+                demand.over = True
             self._report_refusal(error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:

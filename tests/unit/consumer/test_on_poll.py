@@ -166,6 +166,20 @@ class TestGuard:
                 assert [rig.stored(at) for at in (P0, P1) if at.partition != partition] == [None]
                 assert len(committing(rig)) == 3
 
+    @virtual(seeds=3)
+    async def test_a_poll_whose_wait_is_over_ends_while_the_fate_of_its_fetch_is_still_unknown(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=ON_POLL, poll=TEN) as consumer:
+                await consumer.ready()
+                rig.script.on("poll", do=lose_reply())
+                rig.script.every("poll", do=refuse(LogUnavailable("away")))
+                await rig.fill(P1, 10)  # one in doubt, one ready
+                with anyio.fail_after(3):
+                    assert await consumer.poll(max_wait=0.5) == []
+                await anyio.sleep(1.0)
+                assert len(committing(rig)) < 15
+
     @rule("C61", "C65", "I1")
     @pytest.mark.parametrize("lost", [lose_reply(), lose_request()])
     @pytest.mark.parametrize("before", [None, 4])

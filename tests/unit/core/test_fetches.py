@@ -288,6 +288,10 @@ class TestCommittingFetches:
         assert machine.plan_committing() is None  # enough messages
         machine.demand = Demand(20, 20, 200 + 4 + RUN_OVERHEAD, deadline=1.0)
         assert machine.plan_committing() is None  # enough bytes
+        machine.demand = Demand(20, 20, 1000, deadline=1.0)
+        assert machine.plan_committing() is not None
+        machine.demand.over = True
+        assert machine.plan_committing() is None
 
     @rule("K01", "C93")
     def test_after_a_fetch_of_unknown_fate_its_partition_comes_before_all_others(self) -> None:
