@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tarry.types import TopicPartition
@@ -77,6 +78,7 @@ class Tenure:
         is_failing: its last store has failed, or nobody knows.
         cut_at: it has ended without a last word; `ended_at`: with one.
         cut: what was stored past by then, and not done.
+        is_taken: the log has given it to somebody else, or to nobody, without its release.
     """
 
     number: int
@@ -90,6 +92,7 @@ class Tenure:
     ended_at: float | None = None
     cut_at: float | None = None
     cut: set[int] = field(default_factory=set[int])
+    is_taken: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +138,11 @@ class Books:
         self.runs: dict[str, Run] = {}
         self.current: dict[str, Run] = {}
         self.joined: dict[str, str] = {}
-        self.is_cut_short: set[str] = set()
+        self.cut_short: set[Run] = set()
+        self.killed: set[Run] = set()
+        self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
+        self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
+        self.unstored: dict[Run, set[int]] = defaultdict(set)
 
     def judge(self, event: Event) -> Iterator[str]:
         match event:
@@ -156,10 +163,15 @@ class Books:
             case Answered():
                 self._answered(event)
             case Reported(name="drain_timeout"):
-                self.is_cut_short.add(event.member)
+                self.cut_short.add(self.current[event.member])
             case Closed():
                 yield from self._closed(event)
+            case Reported(name="possibly_lost"):
+                self.named[self.current[event.member]].update(_named(event))
+            case Reported(name="store_failed"):
+                self.unstored[self.current[event.member]].add(_partition_of(event))
             case Killed():
+                self.killed.add(event.run)
                 for tenure in self._held_by(event.run):
                     self._cut_off(tenure, event.at)
             case Quiet():
@@ -172,7 +184,6 @@ class Books:
     def _opened(self, event: Opened) -> None:
         run = event.run
         self.current[run.member] = run
-        self.is_cut_short.discard(run.member)
         if run.partitions is None:
             self.runs[self.joined[run.member]] = run
             return
@@ -187,6 +198,12 @@ class Books:
             run = self.current.get(event.member)
             if run is not None and not self._is_over(run):
                 self.runs[result.id] = run
+        elif call.operation == "poll" and isinstance(result, PollReply):
+            self.known[self.current[event.member]].update(
+                (target.partition.partition, offset)
+                for target in result.targets
+                for offset in range(target.position, target.next)
+            )
         elif call.operation == "store_offset":
             tenure = self.now.get(call.arguments["partition"].partition)
             if tenure is not None and self._run_of(tenure) is self.current.get(event.member):
@@ -201,6 +218,7 @@ class Books:
                 continue
             if tenure is not None and tenure.is_open:
                 self._cut_off(tenure, event.at)
+                tenure.is_taken = True
             self.now.pop(number, None)
             if owner is not None:
                 self._begin(number, *owner)
@@ -295,7 +313,7 @@ class Books:
         for tenure in self._held_by(run):
             left = sum(len(span.offsets) for span in event.hand if self._under(run, span) is tenure)
             yield from self._compared(event, tenure, left)
-            if run.member in self.is_cut_short:
+            if run in self.cut_short:
                 self._cut_off(tenure, event.at)
             else:
                 yield from self._ended(run, tenure, event.at)
@@ -360,6 +378,30 @@ class Books:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand)}"
         elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
+        elif run.mode == "on_poll" and run not in self.killed:
+            yield from self._unsaid(run, at, tenures)
+
+    def _unsaid(self, run: Run, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
+        """What had come before an ownership was lost without notice is delivered all the same, or named (C36, Q6)."""
+        for tenure in tenures:
+            if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
+                continue  # the last word was refused or not in time, which was said
+            here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
+            if here - _offsets(run.hand, tenure):
+                yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+
+def _named(event: Reported) -> set[tuple[int, int]]:
+    first, last = event.fields["first"], event.fields["last"]
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    return {(_partition_of(event), offset) for offset in range(first, last + 1)}
+
+
+def _partition_of(event: Reported) -> int:
+    at = event.fields["partition"]
+    assert isinstance(at, TopicPartition)
+    return at.partition
 
 
 def _offsets(spans: Sequence[Span], tenure: Tenure) -> set[int]:
@@ -577,12 +619,17 @@ def who_has_left_is_no_member(history: History) -> Iterator[str]:
 def hooks_come_first_and_last(history: History) -> Iterator[str]:
     """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
     told: dict[Run, set[int]] = defaultdict(set)
+    owners: dict[int, tuple[str, int]] = {}
     for event in history.events:
-        if isinstance(event, Hooked):
+        if isinstance(event, Shared):
+            owners = event.owners
+        elif isinstance(event, Hooked):
             numbers = told[event.run]
             (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
         elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
-            yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
+            _, ownership = owners.get(event.partition, ("", 0))
+            if ownership == event.ownership:  # what was lost without notice may still come, after its `on_revoked`
+                yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
 
 
 @checker
