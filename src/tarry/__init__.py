@@ -43,10 +43,12 @@ from tarry.errors import (
     UsageError,
 )
 from tarry.producer.producer import Outgoing, Producer
+from tarry.running import run
 from tarry.types import (
     Batch,
     GroupInfo,
     GroupOffset,
+    Health,
     Lag,
     MemberInfo,
     Message,
@@ -56,6 +58,7 @@ from tarry.types import (
     Receipt,
     ShutdownReport,
     Start,
+    Statistics,
     TopicInfo,
     TopicPartition,
 )
@@ -79,6 +82,7 @@ __all__ = [
     "GroupInfo",
     "GroupNotFound",
     "GroupOffset",
+    "Health",
     "InvalidName",
     "Lag",
     "LogBusy",
@@ -110,6 +114,7 @@ __all__ = [
     "ShutdownReport",
     "StaleAssignment",
     "Start",
+    "Statistics",
     "TarryError",
     "TopicExists",
     "TopicInfo",
@@ -118,4 +123,5 @@ __all__ = [
     "UncertainError",
     "UsageError",
     "connect",
+    "run",
 ]

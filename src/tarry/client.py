@@ -17,6 +17,7 @@ import anyio.abc
 
 from tarry import abc
 from tarry._runtime.clock import random_bytes, random_share, wall_ms
+from tarry._runtime.signals import Drain, current_drain
 from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
 from tarry.consumer.consumer import Consumer, Reads, fill_count
 from tarry.consumer.membership import Hook, Hooks
@@ -96,6 +97,7 @@ class Client:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._services: list[anyio.CancelScope] = []
         self._consumers: dict[Consumer, None] = {}
+        self._drain: Drain | None = None
 
     def __repr__(self) -> str:
         return f"<tarry client of {self._name}{'' if self._broker else ', not open'}>"
@@ -108,6 +110,7 @@ class Client:
         """
         if self._tasks is not None:
             raise UsageError(f"{self!r} cannot be entered again; call tarry.connect() again")
+        self._drain = current_drain()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
@@ -328,9 +331,13 @@ class Client:
 
     def _opened(self, consumer: Consumer) -> None:
         self._consumers[consumer] = None
+        if self._drain is not None:
+            self._drain.add(consumer.shutdown)
 
     def _closed(self, consumer: Consumer) -> None:
         self._consumers.pop(consumer, None)
+        if self._drain is not None:
+            self._drain.remove(consumer.shutdown)
 
 
 def _identity(name: str | None, group: str | None, member: str | None, commit: AutoCommit) -> abc.ConsumerIdentity:
@@ -346,8 +353,7 @@ def _identity(name: str | None, group: str | None, member: str | None, commit: A
         raise ConfigError(f"member={member!r} names a member of a group, but there is no group=")
     if name is None and commit.mode != "disabled":
         raise ConfigError(
-            f"commit=AutoCommit.{commit.mode}(...) stores offsets, but the consumer has no name= or group= to store "
-            "them under"
+            f"commit={commit} stores offsets, but the consumer has no name= or group= to store them under"
         )
     return abc.ConsumerIdentity(None if name is None else check_name("consumer name", name))
 

@@ -93,22 +93,79 @@ class PollOptions(Options):
         return self
 
 
-class AutoCommit(Options):
-    """Who stores offsets, and when; make one with the class methods (C40, C41, design 1.1)."""
+CommitMode = Literal[
+    "disabled",
+    "finished",
+    "interval",
+    "on_poll",
+    "each_message",
+    "each_batch",
+    "every_nth",
+    "after_each",
+    "after_nth",
+    "after_head",
+]
+"""What makes a consumer store offsets by itself."""
 
-    mode: Literal["disabled", "finished", "interval", "on_poll"] = "disabled"
-    """What is stored without `store_offset`: nothing, what is finished, what was delivered, what the log serves."""
+_PERIOD_NEEDED: frozenset[CommitMode] = frozenset(("finished", "interval"))
+_PERIOD_REFUSED: frozenset[CommitMode] = frozenset(("disabled", "on_poll"))
+_N_NEEDED: frozenset[CommitMode] = frozenset(("every_nth", "after_nth"))
+
+
+class AutoCommit(Options):
+    """Who stores offsets, and when; make one with the class methods (C40-C50, design 1.1).
+
+    `AutoCommit.interval(5.0) | AutoCommit.after_each()` has both: what was delivered is stored every 5 seconds, besides
+    what the other one stores (C50).
+    """
+
+    mode: CommitMode = "disabled"
+    """Which event stores an offset without `store_offset`; the names are those of the class methods."""
     period: Annotated[Seconds, Field(gt=0, le=86_400)] | None = None
-    """Seconds between two stores; above 0 (C13)."""
+    """Seconds between two stores; above 0 (C13). Beside a mode that has no timer: what was delivered is stored too."""
+    n: Annotated[Count, Field(ge=1)] | None = None
+    """Of `every_nth` and `after_nth`: offsets that it divides are stored; 1 or more (C45, C47)."""
 
     @model_validator(mode="after")
     def _check_period(self) -> Self:
-        if (self.period is None) != (self.mode in ("disabled", "on_poll")):
+        is_wrong = self.mode in (_PERIOD_NEEDED if self.period is None else _PERIOD_REFUSED)
+        if is_wrong:
             needs = "takes no period" if self.period is not None else "needs a period"
             raise ValueError(
                 f"mode={self.mode!r} {needs}; use AutoCommit.disabled(), .finished(1.0), .interval(5.0) or .on_poll()"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_n(self) -> Self:
+        if (self.n is not None) != (self.mode in _N_NEEDED):
+            needs = "takes no n" if self.n is not None else "needs an n"
+            raise ValueError(f"mode={self.mode!r} {needs}; use AutoCommit.every_nth(100) or .after_nth(100)")
+        return self
+
+    def __or__(self, other: AutoCommit) -> AutoCommit:
+        """An interval together with a mode that stores at hand-over or behind the handler (C50).
+
+        Raises:
+            ConfigError: of two others; one of them would have no effect.
+        """
+        if not isinstance(other, AutoCommit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return NotImplemented
+        timers = [one for one in (self, other) if one.mode == "interval"]
+        others = [one for one in (self, other) if one.mode not in _PERIOD_NEEDED | _PERIOD_REFUSED]
+        if len(timers) != 1 or len(others) != 1 or others[0].period is not None:
+            raise ConfigError(
+                f"{self} | {other}: only an interval can be combined, and with one mode that stores at hand-over or "
+                "behind the handler, for example AutoCommit.interval(5.0) | AutoCommit.after_each()"
+            )
+        return AutoCommit(mode=others[0].mode, period=timers[0].period, n=others[0].n)
+
+    def __str__(self) -> str:
+        name = f"AutoCommit.{self.mode}"
+        if self.mode in _PERIOD_NEEDED:
+            return f"{name}({self.period:g})"
+        whole = f"{name}({'' if self.n is None else self.n})"
+        return whole if self.period is None else f"AutoCommit.interval({self.period:g}) | {whole}"
 
     @classmethod
     def disabled(cls) -> Self:
@@ -132,6 +189,36 @@ class AutoCommit(Options):
         No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01).
         """
         return cls(mode="on_poll")
+
+    @classmethod
+    def each_message(cls) -> Self:
+        """Store each message when it is handed over, before any work on it: a crash may lose it (C43)."""
+        return cls(mode="each_message")
+
+    @classmethod
+    def each_batch(cls) -> Self:
+        """Store when the last message of a fetched list, or a whole batch of `poll`, is handed over (C44)."""
+        return cls(mode="each_batch")
+
+    @classmethod
+    def every_nth(cls, n: int) -> Self:
+        """Store a message whose *offset* is divisible by `n` when it is handed over (C45)."""
+        return cls(mode="every_nth", n=n)
+
+    @classmethod
+    def after_each(cls) -> Self:
+        """Store each message when the handler of `consume` has returned (C46); a plain loop stores at its end only."""
+        return cls(mode="after_each")
+
+    @classmethod
+    def after_nth(cls, n: int) -> Self:
+        """Like `after_each`, of messages whose *offset* is divisible by `n` (C47)."""
+        return cls(mode="after_nth", n=n)
+
+    @classmethod
+    def after_head(cls) -> Self:
+        """Like `after_each`, of a message that was the newest one when it was served: when caught up (C48)."""
+        return cls(mode="after_head")
 
 
 class ConsumerOptions(Options):

@@ -28,9 +28,15 @@ class Instruments:
         for instrument in list(self._instruments):
             _call(self._instruments, instrument, event, fields)
 
-    def warn(self, logger: str, event: str, message: str, **fields: object) -> None:
-        """Emit an event and log it as a warning for people."""
-        logging.getLogger(f"tarry.{logger}").warning("%s", message)
+    def part(self) -> Instruments:
+        """Instruments of one part: it counts its own events, and passes them on to these."""
+        return Instruments(lambda event, fields: self.emit(event, **fields))
+
+    def warn(
+        self, logger: str, event: str, message: str, *, cause: BaseException | None = None, **fields: object
+    ) -> None:
+        """Emit an event and log it as a warning for people, with the traceback of a `cause`."""
+        logging.getLogger(f"tarry.{logger}").warning("%s", message, exc_info=cause)
         self.emit(event, **fields)
 
 

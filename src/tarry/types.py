@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Self, overl
 
 import msgspec
 
-from tarry.errors import ConfigError, ConfigTypeError, InvalidName
+from tarry.errors import ConfigError, ConfigTypeError, InvalidName, TarryError
 
 Offset = NewType("Offset", int)
 """Names one existing message of a partition; stored offsets are inclusive."""
@@ -557,6 +557,68 @@ class Lag:
     position: Position | None
     delivered: int
     stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a consumer has done since it was entered.
+
+    Args:
+        messages: messages handed over; one that comes again counts again.
+        bytes: their size as the log keeps them.
+        buffered_messages: fetched, and not handed over yet.
+        buffered_bytes: the size of those.
+        polls: requests for messages.
+        waits: requests that wait over idle partitions.
+        refusals: requests of any kind that the log refused, or did not answer.
+        stored: offset stores that the log accepted.
+        stores_failed: stores of the mode, or of the end, that it did not (C54).
+        store_error: of the last of those.
+        rebalances: changes of this member's assignment.
+        evictions: how often the group went on without this member.
+        gaps: how often retention removed messages before they were read.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    buffered_messages: int = 0
+    buffered_bytes: int = 0
+    polls: int = 0
+    waits: int = 0
+    refusals: int = 0
+    stored: int = 0
+    stores_failed: int = 0
+    store_error: TarryError | None = None
+    rebalances: int = 0
+    evictions: int = 0
+    gaps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a consumer gets on, or else why not.
+
+    Args:
+        ok: it is open, a member, the log answers, and no partition is stopped. Slow work does not change it.
+        state: as in its repr, for example "open".
+        is_member: the log counts it in; False after an eviction until it has joined again. True without a group.
+        owned: the partitions it reads.
+        missing: partitions that have no position yet, and why.
+        stopped: partitions that are not read any more until they are sought, with the error.
+        stalled_s: seconds since a message was handed over, while fetched ones wait; 0 when none waits.
+        silent_s: seconds for which the log has owed an answer, or has refused every request.
+        last_error: the last refusal, or what ended the consumer's loops.
+    """
+
+    ok: bool
+    state: str
+    is_member: bool
+    owned: frozenset[TopicPartition]
+    missing: dict[TopicPartition, str]
+    stopped: dict[TopicPartition, TarryError]
+    stalled_s: float
+    silent_s: float
+    last_error: TarryError | None
 
 
 class ProducerStamp(NamedTuple):

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
 from tarry.types import TopicPartition
 from tests.simulation.history import (
+    Acted,
     Answered,
     Asked,
     Broken,
@@ -76,6 +78,7 @@ class Tenure:
         is_failing: its last store has failed, or nobody knows.
         cut_at: it has ended without a last word; `ended_at`: with one.
         cut: what was stored past by then, and not done.
+        is_taken: the log has given it to somebody else, or to nobody, without its release.
     """
 
     number: int
@@ -89,6 +92,7 @@ class Tenure:
     ended_at: float | None = None
     cut_at: float | None = None
     cut: set[int] = field(default_factory=set[int])
+    is_taken: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -134,7 +138,11 @@ class Books:
         self.runs: dict[str, Run] = {}
         self.current: dict[str, Run] = {}
         self.joined: dict[str, str] = {}
-        self.is_cut_short: set[str] = set()
+        self.cut_short: set[Run] = set()
+        self.killed: set[Run] = set()
+        self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
+        self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
+        self.unstored: dict[Run, set[int]] = defaultdict(set)
 
     def judge(self, event: Event) -> Iterator[str]:
         match event:
@@ -155,10 +163,15 @@ class Books:
             case Answered():
                 self._answered(event)
             case Reported(name="drain_timeout"):
-                self.is_cut_short.add(event.member)
+                self.cut_short.add(self.current[event.member])
             case Closed():
                 yield from self._closed(event)
+            case Reported(name="possibly_lost"):
+                self.named[self.current[event.member]].update(_named(event))
+            case Reported(name="store_failed"):
+                self.unstored[self.current[event.member]].add(_partition_of(event))
             case Killed():
+                self.killed.add(event.run)
                 for tenure in self._held_by(event.run):
                     self._cut_off(tenure, event.at)
             case Quiet():
@@ -171,7 +184,6 @@ class Books:
     def _opened(self, event: Opened) -> None:
         run = event.run
         self.current[run.member] = run
-        self.is_cut_short.discard(run.member)
         if run.partitions is None:
             self.runs[self.joined[run.member]] = run
             return
@@ -186,6 +198,12 @@ class Books:
             run = self.current.get(event.member)
             if run is not None and not self._is_over(run):
                 self.runs[result.id] = run
+        elif call.operation == "poll" and isinstance(result, PollReply):
+            self.known[self.current[event.member]].update(
+                (target.partition.partition, offset)
+                for target in result.targets
+                for offset in range(target.position, target.next)
+            )
         elif call.operation == "store_offset":
             tenure = self.now.get(call.arguments["partition"].partition)
             if tenure is not None and self._run_of(tenure) is self.current.get(event.member):
@@ -200,6 +218,7 @@ class Books:
                 continue
             if tenure is not None and tenure.is_open:
                 self._cut_off(tenure, event.at)
+                tenure.is_taken = True
             self.now.pop(number, None)
             if owner is not None:
                 self._begin(number, *owner)
@@ -294,7 +313,7 @@ class Books:
         for tenure in self._held_by(run):
             left = sum(len(span.offsets) for span in event.hand if self._under(run, span) is tenure)
             yield from self._compared(event, tenure, left)
-            if run.member in self.is_cut_short:
+            if run in self.cut_short:
                 self._cut_off(tenure, event.at)
             else:
                 yield from self._ended(run, tenure, event.at)
@@ -359,6 +378,30 @@ class Books:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand)}"
         elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
+        elif run.mode == "on_poll" and run not in self.killed:
+            yield from self._unsaid(run, at, tenures)
+
+    def _unsaid(self, run: Run, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
+        """What had come before an ownership was lost without notice is delivered all the same, or named (C36, Q6)."""
+        for tenure in tenures:
+            if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
+                continue  # the last word was refused or not in time, which was said
+            here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
+            if here - _offsets(run.hand, tenure):
+                yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+
+def _named(event: Reported) -> set[tuple[int, int]]:
+    first, last = event.fields["first"], event.fields["last"]
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    return {(_partition_of(event), offset) for offset in range(first, last + 1)}
+
+
+def _partition_of(event: Reported) -> int:
+    at = event.fields["partition"]
+    assert isinstance(at, TopicPartition)
+    return at.partition
 
 
 def _offsets(spans: Sequence[Span], tenure: Tenure) -> set[int]:
@@ -412,20 +455,49 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
 
 @checker
 def every_request_ends_in_time(history: History) -> Iterator[str]:
-    """I4."""
+    """I4: none outlives its deadline, and the log answers each that nothing keeps from it."""
     out: dict[int, Asked] = {}
+    kept: set[int] = set()  # requests that a fault has hit
+    cut: set[str] = set()  # members that cannot reach the log
+    dead: set[str] = set()  # those whose process is gone, until the next one
     for event in history.events:
-        if isinstance(event, Asked):
-            out[id(event.call)] = event
-        elif isinstance(event, Answered):
-            del out[id(event.call)]
-            call = event.call
-            deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
-            if event.at > deadline + TICK:
-                late = f"ends {event.at - deadline:.4f} late"
-                yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} {late}"
-    for event in out.values():
-        yield f"{event.member}: {event.call.operation} of {event.at:.4f} never ends"
+        match event:
+            case Asked():
+                out[id(event.call)] = event
+                kept.update([id(event.call)] if event.member in cut | dead else [])
+            case Fault(kind="lose_request" | "lose_reply"):
+                kept.add(id(event.call))
+            case Fault(kind="crash" | "split" | "kill"):
+                kept.update(out)
+            case Acted(action="split"):
+                cut.add(event.member or "")
+            case Acted(action="kill"):
+                dead.add(event.member or "")
+            case Acted(action="heal" | "peace"):
+                kept.update(out)
+                cut -= {event.member} if event.member else cut
+            case Opened():
+                dead.discard(event.run.member)
+            case Killed():  # also one that had only just opened
+                dead.add(event.run.member)
+            case Answered():
+                yield from _late(event)
+                asked, is_kept = out.pop(id(event.call)), id(event.call) in kept
+                if "no answer came" in str(event.call.error) and not is_kept:
+                    what = f"{event.call.operation} of {asked.at:.4f}"
+                    yield f"{event.at:.4f} {event.member}: {what} got no answer, though nothing kept it"
+                kept.discard(id(event.call))
+            case _:
+                pass
+    for asked in out.values():
+        yield f"{asked.member}: {asked.call.operation} of {asked.at:.4f} never ends"
+
+
+def _late(event: Answered) -> Iterator[str]:
+    call = event.call
+    deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
+    if event.at > deadline + TICK:
+        yield f"{event.at:.4f} {event.member}: {call.operation} of {call.at:.4f} ends {event.at - deadline:.4f} late"
 
 
 @checker
@@ -521,15 +593,45 @@ def partitions_have_one_owner(history: History) -> Iterator[str]:
 
 
 @checker
+def who_has_left_is_no_member(history: History) -> Iterator[str]:
+    """A member that ended well is none any more, unless its leaving did not get through."""
+    ids: dict[Run, str] = {}
+    joined: dict[str, str] = {}
+    current: dict[str, Run] = {}
+    excused: set[str] = set()
+    for event in history.events:
+        match event:
+            case Answered():
+                if event.call.operation == "open_session" and isinstance(event.call.result, GroupSession):
+                    joined[event.member] = event.call.result.id
+                if event.call.operation == "leave" and event.call.outcome != "answered":
+                    excused.add(joined.get(event.member, ""))
+            case Opened():
+                current[event.run.member] = event.run
+            case Closed():
+                ids[event.run] = joined.get(event.run.member, "")
+            case Quiet():
+                left = {ids[run] for run in ids} - excused
+                yield from (f"{event.at:.4f} {name} is still a member" for name in event.members if name in left)
+            case _:
+                pass
+
+
+@checker
 def hooks_come_first_and_last(history: History) -> Iterator[str]:
     """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
-    hooked: dict[Run, set[int]] = {}
+    told: dict[Run, set[int]] = defaultdict(set)
+    owners: dict[int, tuple[str, int]] = {}
     for event in history.events:
-        if isinstance(event, Hooked):
-            held = hooked.setdefault(event.run, set())
-            (held.update if event.hook == "assigned" else held.difference_update)(event.partitions)
-        elif isinstance(event, Delivered) and event.run in hooked and event.partition not in hooked[event.run]:
-            yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
+        if isinstance(event, Shared):
+            owners = event.owners
+        elif isinstance(event, Hooked):
+            numbers = told[event.run]
+            (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
+        elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
+            _, ownership = owners.get(event.partition, ("", 0))
+            if ownership == event.ownership:  # what was lost without notice may still come, after its `on_revoked`
+                yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
 
 
 @checker

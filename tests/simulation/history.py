@@ -49,6 +49,7 @@ class Run:
     count: int
     drain_timeout: float
     is_slow: bool
+    has_hooks: bool = False
     hand: list[Span] = field(default_factory=list[Span])
     closing_at: float | None = None
     is_closed: bool = False
@@ -291,12 +292,14 @@ class Quiet(Event):
 
     Args:
         parked, tasks: requests that still wait at the log, and tasks that still run though nobody needs them.
+        members: whom the log still takes for members of the group.
         ends: where each partition ends.
         values: all messages that the log holds.
     """
 
     parked: int
     tasks: int
+    members: list[str]
     ends: list[int]
     values: list[list[bytes | None]] = field(repr=False)
 

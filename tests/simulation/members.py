@@ -42,6 +42,8 @@ from tests.simulation.history import (
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+SLOW_BODIES = (*[0.4] * 9, 2.5)
+"""Some outlast the log's patience with a member that has to give a partition up."""
 Style = Literal["loop", "anext", "poll"]
 TOPIC = "t"
 NAME = "billing"
@@ -158,7 +160,8 @@ class Member:
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
         options["heartbeat_interval"] = 0.5
-        if chance.random() < 0.3:
+        run.has_hooks = chance.random() < 0.3
+        if run.has_hooks:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")
         return client.consumer(TOPIC, group=NAME, member=self.static, **options), run
@@ -166,9 +169,13 @@ class Member:
     async def _hook(
         self, run: Run, hook: Literal["assigned", "revoked"], partitions: frozenset[TopicPartition]
     ) -> None:
-        numbers = sorted(at.partition for at in partitions)
-        self._history.add(Hooked(anyio.current_time(), run, hook, numbers))
+        told = Hooked(anyio.current_time(), run, hook, sorted(at.partition for at in partitions))
+        if hook == "revoked":
+            self._history.add(told)
         await anyio.sleep(self.chance.choice([0.0, 0.1]))
+        if hook == "assigned":
+            told.at = anyio.current_time()
+            self._history.add(told)  # nothing of them may come before its end
         if self.chance.random() < 0.1:
             raise HookFailed
 
@@ -318,7 +325,7 @@ class Member:
         """The body."""
         roll = self.chance.random()
         if run.is_slow:
-            await anyio.sleep(0.4)
+            await anyio.sleep(self.chance.choice(SLOW_BODIES))
         elif roll < 0.2:
             await anyio.sleep(self.chance.choice([0.01, 0.1, 0.1, 0.5]))
         if self.fails_next:

@@ -5,12 +5,17 @@ Not here: one history (`world`), the verdict on it (`checkers`).
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from types import FrameType
 
 from tarry.testing import Backend
 from tests.simulation.checkers import judge
@@ -20,6 +25,8 @@ from tests.simulation.world import simulate
 
 CHUNK = 50
 """Seeds that a process takes at a time."""
+SPIN = 60.0
+"""Seconds of CPU after which a history is taken for one that turns in a circle; the longest take one."""
 
 
 @dataclass(slots=True)
@@ -53,17 +60,42 @@ def command(seed: int, backend: Backend) -> str:
 
 def run_one(seed: int, backend: Backend) -> Tally:
     """One seed, judged."""
-    history = simulate(seed, backend)
+    with _watched(seed, backend):
+        history = simulate(seed, backend)
     wrong = judge(history)
     covered = coverage(history)
     tally = Tally(1, int(bool(covered)), sum(1 for _ in history.of(Asked)), Counter(covered))
     if wrong:
-        tally.wrong.append(f"seed {seed} on {backend}: {'; '.join(wrong[:3])} (again with: {command(seed, backend)})")
+        tally.wrong.append(_verdict(seed, backend, wrong))
     return tally
+
+
+def _verdict(seed: int, backend: Backend, wrong: list[str]) -> str:
+    return f"seed {seed} on {backend}: {'; '.join(wrong[:3])} (again with: {command(seed, backend)})"
+
+
+@contextmanager
+def _watched(seed: int, backend: Backend) -> Iterator[None]:
+    """Virtual time that stands still would hang the whole run and name no seed: end the process and say where it was."""
+
+    def give_up(_: int, frame: FrameType | None) -> None:
+        where = "".join(traceback.format_stack(frame))
+        verdict = _verdict(seed, backend, [f"spins: no end after {SPIN:g} s of CPU"])
+        os.write(2, f"{where}\n{verdict}\n".encode())
+        os._exit(1)
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SPIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def run_chunk(backend: Backend, seeds: range) -> Tally:
     """Several seeds, one after the other."""
+    gc.set_threshold(20_000)  # histories are large and short-lived: a sixth of the time went there
     tally = Tally()
     for seed in seeds:
         tally.add(run_one(seed, backend))

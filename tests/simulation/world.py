@@ -144,7 +144,12 @@ class World:
             await self._read_the_rest()
         self.history.add(
             Quiet(
-                anyio.current_time(), self.log.pump.parked, count_tasks() - tasks_before, self._ends(), self._values()
+                anyio.current_time(),
+                self.log.pump.parked,
+                count_tasks() - tasks_before,
+                self.shared.members if self.shared else [],
+                self._ends(),
+                self._values(),
             )
         )
 
@@ -291,6 +296,7 @@ class World:
         layer.split()
         await anyio.sleep(3.0 if is_slow else self.chance.choice([0.1, 0.5, 2.0]))
         layer.heal()
+        self.history.add(Acted(anyio.current_time(), "heal", member.name))
 
     async def _crash(self, _: Member) -> None:
         self.log.crash()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import timedelta
 from typing import Any
 
@@ -199,3 +200,67 @@ def test_limits_of_the_design():
     assert ConsumerOptions().drain_timeout == 5.0
     with pytest.raises(ConfigError, match=r"durability='none'.*'full', 'normal' or 'memory'"):
         make(LogOptions, durability="none")
+
+
+@rule("C45", "C47")
+@pytest.mark.parametrize("mode", [AutoCommit.every_nth, AutoCommit.after_nth])
+def test_an_nth_is_1_or_more(mode: Any):
+    assert mode(1).n == 1
+    for n in (0, -3):
+        with pytest.raises(ConfigError, match=rf"AutoCommit\.n={n}: .*greater than or equal to 1"):
+            mode(n)
+    for wrong in (True, "5", 2.0):
+        with pytest.raises(TypeError, match=r"AutoCommit\.n="):
+            mode(wrong)
+    with pytest.raises(ConfigError, match=r"mode='each_message' takes no n; use AutoCommit\."):
+        make(AutoCommit, mode="each_message", n=3)
+    with pytest.raises(ConfigError, match=r"mode='every_nth' needs an n; use AutoCommit\."):
+        make(AutoCommit, mode="every_nth")
+
+
+PROMPT = [
+    AutoCommit.each_message(),
+    AutoCommit.each_batch(),
+    AutoCommit.every_nth(10),
+    AutoCommit.after_each(),
+    AutoCommit.after_nth(10),
+    AutoCommit.after_head(),
+]
+
+
+@rule("C50")
+@pytest.mark.parametrize("prompt", PROMPT, ids=str)
+def test_an_interval_may_stand_beside_a_mode_that_stores_at_an_event(prompt: AutoCommit):
+    both = AutoCommit.interval(2.5) | prompt
+    assert both == prompt | AutoCommit.interval(2.5)
+    assert (both.mode, both.period, both.n) == (prompt.mode, 2.5, prompt.n)
+    assert str(both) == f"AutoCommit.interval(2.5) | {prompt}"
+
+
+OTHERS = [AutoCommit.disabled(), AutoCommit.finished(), AutoCommit.interval(1.0), AutoCommit.on_poll()]
+NONSENSE = [
+    *[(one, two) for one in OTHERS for two in OTHERS],
+    *[(one, two) for one in PROMPT for two in PROMPT],
+    *[(one, two) for one in OTHERS for two in PROMPT if one.mode != "interval"],
+    *[(one | AutoCommit.interval(1.0), AutoCommit.interval(2.0)) for one in PROMPT],
+]
+
+
+@rule("C50")
+@pytest.mark.parametrize(("one", "two"), NONSENSE, ids=str)
+def test_other_combinations_are_refused_by_name(one: AutoCommit, two: AutoCommit):
+    for left, right in ((one, two), (two, one)):
+        with pytest.raises(ConfigError) as refused:
+            operator.or_(left, right)
+        assert str(refused.value).startswith(f"{left} | {right}: only an interval can be combined")
+
+
+def test_a_mode_is_combined_with_nothing_but_a_mode():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        operator.or_(AutoCommit.interval(1.0), 5)
+
+
+def test_a_mode_is_written_as_it_is_made():
+    assert str(AutoCommit.finished(0.5)) == "AutoCommit.finished(0.5)"
+    assert str(AutoCommit.on_poll()) == "AutoCommit.on_poll()"
+    assert str(AutoCommit.every_nth(10)) == "AutoCommit.every_nth(10)"

@@ -1,9 +1,11 @@
-"""Which offset is stored, and when (C40, C41, C51-C53; design 1.2, 1.3).
+"""Which offset is stored, and when (C40-C53; design 1.2, 1.3).
 
 Per partition marks: what was delivered, what is finished, what the user stored himself, what the log holds. The modes
-differ in which mark they store while running; at the end every automatic mode brings the stored offset to the last
-*finished* message, down too, but never below what the user stored himself. `disabled` is never touched (I1, K43).
-Under `on_poll` nothing is stored while running: the log does it with each committing fetch, and the end rewinds.
+differ in which event stores which mark while running: the timer (`due`), a hand-over or the return of a handler, which
+queue the offset they are about (`queued`). At the end every automatic mode brings the stored offset to the last
+*finished* message, down too, but never below what the user stored himself; behind this last word no mode stores
+anything. `disabled` is never touched (I1, K43). Under `on_poll` nothing is stored while running: the log does it with
+each committing fetch, and the end rewinds.
 
 A store whose fate is unknown (cancelled, or the answer lost) leaves a partition *in doubt*: what is believed to be
 stored counts for nothing until the next answer, and the end sets it right in either direction (C61).
@@ -19,7 +21,20 @@ from typing import Literal, NamedTuple
 
 from tarry.types import Offset, Position, TopicPartition, moves, offset_before
 
-Mode = Literal["disabled", "finished", "interval", "on_poll"]
+Mode = Literal[
+    "disabled",
+    "finished",
+    "interval",
+    "on_poll",
+    "each_message",
+    "each_batch",
+    "every_nth",
+    "after_each",
+    "after_nth",
+    "after_head",
+]
+AT_HAND_OVER: frozenset[Mode] = frozenset(("each_message", "each_batch", "every_nth"))
+AFTER_HANDLER: frozenset[Mode] = frozenset(("after_each", "after_nth", "after_head"))
 
 
 class Store(NamedTuple):
@@ -39,8 +54,10 @@ class Marks:
     Args:
         floor: below this nothing is brought back: what was stored before, or what lies in front of a seek (Q4).
         explicit: the highest offset that the user gave since the last seek.
+        queued: the highest offset that a hand-over or a handler queued since the last seek (C51).
         rest: where the stored offset belonged before the last seek, while that must not be where the log has it.
         is_known: the log has said what it holds; `in_doubt`: since then a store was lost.
+        is_over: the last word was said; what a mode would store from here on could only be ahead of it.
         seeks: how many seeks there were, `followed` how many of them a store has followed; the first store after a seek
             may go down (design 1.3).
     """
@@ -50,9 +67,11 @@ class Marks:
     delivered: Offset | None = None
     finished: Offset | None = None
     explicit: Offset | None = None
+    queued: Offset | None = None
     rest: Offset | None = None
     is_known: bool = False
     in_doubt: bool = False
+    is_over: bool = False
     seeks: int = 0
     followed: int = 0
 
@@ -71,10 +90,11 @@ class Marks:
 
 
 class Commits:
-    """The marks of one consumer."""
+    """The marks of one consumer. `n`: what divides the offsets that `every_nth` and `after_nth` store."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, *, n: int | None = None) -> None:
         self._mode: Mode = mode
+        self._n = n or 1
         self._marks: dict[TopicPartition, Marks] = {}
 
     def __getitem__(self, partition: TopicPartition) -> Marks:
@@ -108,11 +128,34 @@ class Commits:
         """Everything handed over up to `offset` is finished."""
         self[partition].finished = offset
 
+    def handed_over(self, partition: TopicPartition, first: Offset, last: Offset, *, end: Offset) -> bool:
+        """The messages from `first` to `last` go to the application now, out of a list that ends at `end` (C43-C45).
+
+        Returns:
+            Whether a store was queued.
+        """
+        if self._mode == "each_message" or (self._mode == "each_batch" and last == end):
+            return self._queue(partition, last)
+        nth = Offset(last - last % self._n)
+        return self._mode == "every_nth" and nth >= first and self._queue(partition, nth)
+
+    def returned(self, partition: TopicPartition, offset: Offset, head: Offset) -> bool:
+        """The handler is done with a message whose batch said that `head` is the newest one (C46-C48).
+
+        Returns:
+            Whether a store was queued.
+        """
+        if self._mode == "after_nth":
+            is_wanted = offset % self._n == 0
+        else:
+            is_wanted = self._mode == "after_each" or (self._mode == "after_head" and offset == head)
+        return is_wanted and self._queue(partition, offset)
+
     def sought(self, partition: TopicPartition, position: Position) -> None:
         """The position was set by hand: what was delivered, finished and stored before does not count any more."""
         marks = self[partition]
         marks.rest = self._rest(marks)
-        marks.delivered = marks.finished = marks.explicit = None
+        marks.delivered = marks.finished = marks.explicit = marks.queued = None
         marks.floor = offset_before(position)
         marks.seeks += 1
 
@@ -139,17 +182,20 @@ class Commits:
         return Store(partition, None, lower=True, explicit=True, seeks=self[partition].seeks)
 
     def due(self, partition: TopicPartition) -> Store | None:
-        """What the mode stores now, None when it is stored already (C41, C51)."""
-        marks = self[partition]
-        mark = {"finished": marks.finished, "interval": marks.delivered}.get(self._mode)
-        offset = None if mark is None else _highest((mark, marks.explicit))
-        if offset is None or not (marks.in_doubt or moves(marks.stored, offset, lower=marks.sought)):
+        """What the timer stores now, None when it is stored already (C41, C50, C51)."""
+        if self._mode in ("disabled", "on_poll"):
             return None
-        return Store(partition, offset, marks.sought, seeks=marks.seeks)
+        marks = self[partition]
+        return self._automatic(partition, marks.finished if self._mode == "finished" else marks.delivered)
+
+    def queued(self, partition: TopicPartition) -> Store | None:
+        """What was queued and is not stored yet: the newest offset alone (C51)."""
+        return self._automatic(partition, self[partition].queued)
 
     def final(self, partition: TopicPartition) -> Store | None:
         """What the end stores: up or down to the last finished message (C34, C62 as overruled); None: it is there."""
         marks = self[partition]
+        marks.is_over = True
         target = self._rest(marks)
         if target is None and not marks.is_known:
             return None  # nothing was read of it, and nobody knows what is stored
@@ -164,6 +210,7 @@ class Commits:
         marks.hold(now_stored)
         marks.followed = max(marks.followed, store.seeks)
         if store.offset is None and store.explicit:
+            marks.queued = None
             marks.explicit = marks.floor = None
         self._count(marks, store)
 
@@ -172,6 +219,19 @@ class Commits:
         marks = self[store.partition]
         marks.in_doubt = True
         self._count(marks, store)
+
+    def _queue(self, partition: TopicPartition, offset: Offset) -> bool:
+        marks = self[partition]
+        marks.queued = _highest((marks.queued, offset))
+        return True
+
+    def _automatic(self, partition: TopicPartition, mark: Offset | None) -> Store | None:
+        """Store a mark, or what the user gave beyond it; None when that changes nothing, or comes after the end."""
+        marks = self[partition]
+        offset = None if mark is None or marks.is_over else _highest((mark, marks.explicit))
+        if offset is None or not (marks.in_doubt or moves(marks.stored, offset, lower=marks.sought)):
+            return None
+        return Store(partition, offset, marks.sought, seeks=marks.seeks)
 
     @staticmethod
     def _count(marks: Marks, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What is read ahead, and what is fetched next (C35, Q19, Q20; K23, K73).
+"""What is read ahead, and what is fetched next (C35, C82, Q19, Q20; K23, K73).
 
 Fetched segments wait here, still encoded, under one bound in messages and one in bytes over all partitions together.
 Partitions are served in turn, one segment each, so that a busy one does not starve another; order within one is kept.
@@ -7,21 +7,40 @@ has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
 satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
-that partition comes before all others, so that a hard kill never finds two batches committed and not served (K01).
+that partition comes before all others, also while nobody can be asked for it, so that a hard kill never finds two
+batches committed and not served (K01).
 
-Bounds: `messages_max`, `bytes_max`, plus one oversized record; a waiting `poll` raises both to what it asked for.
+Each leader is a *lane* of its own: one fetch per lane may be out, side by side with those of others. What a fetch may
+bring is reserved until it lands. While others are out, or could be, it takes half of the room that is left at most, so
+that a leader that does not answer leaves room for those that do.
+
+A paused partition is *set aside*: what is here of it, or still on its way, waits until it goes on, and counts for
+nothing meanwhile; nothing more is fetched of it (K48).
+
+Bounds: `messages_max`, `bytes_max`, plus one oversized record per fetch that is out; a waiting `poll` raises both to
+what it asked for.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tarry.types import Offset, Position, Run, Segment, TopicPartition
 
 RUN_OVERHEAD = 64
 """As `_wire.batch.RUN_OVERHEAD` (machines import no codec; a test compares them)."""
+SHARE_MIN = 8
+"""Beside others, a fetch is not worth while for less than this part of its usual bytes."""
+
+LaneOf = Callable[[TopicPartition], Hashable | None]
+"""Who serves a partition; None: nobody who can be asked now."""
+
+
+def one_lane(_: TopicPartition) -> Hashable | None:
+    """Everything is served by the same one."""
+    return ""
 
 
 @dataclass(slots=True)
@@ -49,6 +68,15 @@ class Plan:
     partitions: tuple[TopicPartition, ...]
     count: int
     max_bytes: int
+    lane: Hashable | None = ""
+
+
+@dataclass(slots=True)
+class _Aside:
+    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt."""
+
+    buffer: deque[Segment]
+    in_doubt: bool
 
 
 class Fetches:
@@ -64,8 +92,9 @@ class Fetches:
         self._bytes_max = bytes_max
         self._buffers: dict[TopicPartition, deque[Segment]] = {}
         self._ready: dict[TopicPartition, None] = {}
-        self._flying: dict[TopicPartition, None] = {}
+        self._flying: dict[TopicPartition, Plan] = {}
         self._in_doubt: dict[TopicPartition, None] = {}
+        self._aside: dict[TopicPartition, _Aside] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
         self.messages = 0
@@ -75,7 +104,8 @@ class Fetches:
 
     def ready(self, partition: TopicPartition) -> None:
         """Messages are known to be at the log."""
-        self._ready.setdefault(partition)
+        if partition not in self._aside:
+            self._ready.setdefault(partition)
 
     def drained(self, partition: TopicPartition) -> None:
         """Everything there was has been fetched."""
@@ -90,14 +120,50 @@ class Fetches:
         """Those about which nothing is known and nothing is asked: they have to be watched (C73)."""
         return [partition for partition in partitions if partition not in self._ready and partition not in self._flying]
 
-    def plan(self, targets_max: int = 1000) -> Plan | None:
-        """The next immediate fetch, longest unserved partition first; None: nothing ready, one is out, or no room."""
-        if self._flying or not self._ready:
+    @property
+    def flights(self) -> list[Plan]:
+        """The fetches that are out, the first one first."""
+        return list(dict.fromkeys(self._flying.values()))
+
+    def plan(self, targets_max: int = 1000, lane_of: LaneOf = one_lane, *, lanes: int = 1) -> Plan | None:
+        """The next immediate fetch, of the lane with the longest unserved partition, that one first.
+
+        None: nothing is ready in a lane that is free, or there is no room. `lanes`: so many there are.
+        """
+        lane, ready = self._next_lane(lane_of)
+        if lane is None:
             return None
+        share = self._share() if self._flying else self._whole(lanes)
+        return None if share is None else Plan(tuple(ready[:targets_max]), *share, lane)
+
+    def _next_lane(self, lane_of: LaneOf) -> tuple[Hashable | None, list[TopicPartition]]:
+        taken = {flight.lane for flight in self._flying.values()}
+        ready: dict[Hashable, list[TopicPartition]] = {}
+        for partition in self._ready:
+            lane = lane_of(partition)
+            if lane is not None and lane not in taken:
+                ready.setdefault(lane, []).append(partition)
+        for lane, partitions in ready.items():
+            return lane, partitions
+        return None, []
+
+    def _whole(self, lanes: int) -> tuple[int, int] | None:
+        """What a fetch may bring while none is out; where there are others, half of everything at most."""
+        room = self.room()
+        if room is None or lanes == 1:
+            return room
+        return min(room[0], (self._messages_max + 1) // 2), min(room[1], (self._bytes_max + 1) // 2)
+
+    def _share(self) -> tuple[int, int] | None:
+        """What a fetch may bring beside those that are out."""
         count, size = self._room()
         if not self._worthwhile(count, size):
             return None
-        return Plan(tuple(self._ready)[:targets_max], min(count, self._count), min(size, self._max_bytes))
+        flights = self.flights
+        count -= sum(flight.count for flight in flights)
+        size -= sum(flight.max_bytes for flight in flights)
+        count, size = min((count + 1) // 2, self._count), min(size // 2, self._max_bytes)
+        return (count, size) if count > 0 and size * SHARE_MIN >= min(self._max_bytes, self._bytes_max) else None
 
     def room(self) -> tuple[int, int] | None:
         """Messages and bytes that one more fetch may bring; None while a fetch is out or there is no room."""
@@ -106,9 +172,12 @@ class Fetches:
             return None
         return min(count, self._count), min(size, self._max_bytes)
 
-    def plan_committing(self) -> Plan | None:
+    def plan_committing(self, lane_of: LaneOf = one_lane) -> Plan | None:
         """The next committing fetch, of the longest unserved partition; None: nothing ready, one is out, no reader."""
-        if self._flying or not (self._ready or self._in_doubt):
+        if self._flying:
+            return None
+        first = next((at for at in self._in_doubt or self._ready if lane_of(at) is not None), None)
+        if first is None:
             return None
         demand = self.demand
         if demand is None:
@@ -117,23 +186,26 @@ class Fetches:
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        if count <= 0 or size <= 0:
-            return None
-        return Plan((next(iter(self._in_doubt or self._ready)),), count, size)
+        return Plan((first,), count, size, lane_of(first)) if count > 0 and size > 0 else None
 
     def doubted(self, partition: TopicPartition) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
-        self._in_doubt.setdefault(partition)
+        if partition in self._aside:
+            self._aside[partition].in_doubt = True
+        else:
+            self._in_doubt.setdefault(partition)
 
     def settled(self, partition: TopicPartition) -> None:
         """A committing fetch of it came back."""
         self._in_doubt.pop(partition, None)
+        if partition in self._aside:
+            self._aside[partition].in_doubt = False
 
-    def started(self, partitions: Sequence[TopicPartition]) -> None:
-        """A fetch of these partitions is out."""
-        for partition in partitions:
+    def started(self, plan: Plan) -> None:
+        """A fetch is out."""
+        for partition in plan.partitions:
             self._ready.pop(partition, None)
-            self._flying[partition] = None
+            self._flying[partition] = plan
 
     def landed(self, partitions: Sequence[TopicPartition]) -> None:
         """The fetch is back, whatever it brought; the partitions are idle until `ready` is said."""
@@ -155,10 +227,42 @@ class Fetches:
             return count > 0 and size > 0
         return count * 2 >= min(self._count, self._messages_max) and size * 2 >= min(self._max_bytes, self._bytes_max)
 
+    # ------------------------------------------------------------------------------------------- pausing
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """It is paused: nothing of it is taken, and nothing is fetched."""
+        if partition in self._aside:
+            return
+        self._aside[partition] = _Aside(self._pull(partition), partition in self._in_doubt)
+        self._ready.pop(partition, None)
+        self._in_doubt.pop(partition, None)
+
+    def bring_back(self, partition: TopicPartition) -> None:
+        """It goes on where it was; the log may have more."""
+        aside = self._aside.pop(partition, None)
+        if aside is None:
+            return
+        for segment in aside.buffer:
+            self.put(segment)
+        if aside.in_doubt:
+            self.doubted(partition)
+        self.ready(partition)
+
+    def _pull(self, partition: TopicPartition) -> deque[Segment]:
+        """Take out all that is buffered of a partition."""
+        buffer = self._buffers.pop(partition, deque[Segment]())
+        for segment in buffer:
+            self.messages -= segment.count
+            self.size -= segment.size
+        return buffer
+
     # ------------------------------------------------------------------------------------------- buffer
 
     def put(self, segment: Segment) -> None:
         """Keep a fetched segment until it is taken."""
+        if segment.origin.partition in self._aside:
+            self._aside[segment.origin.partition].buffer.append(segment)
+            return
         self._buffers.setdefault(segment.origin.partition, deque()).append(segment)
         self.messages += segment.count
         self.size += segment.size
@@ -166,6 +270,9 @@ class Fetches:
     def put_first(self, segment: Segment) -> None:
         """Give back what was taken and not handed over: it comes next."""
         partition = segment.origin.partition
+        if partition in self._aside:
+            self._aside[partition].buffer.appendleft(segment)
+            return
         buffer = self._buffers.pop(partition, deque())
         buffer.appendleft(segment)
         self._buffers = {partition: buffer, **self._buffers}
@@ -173,17 +280,18 @@ class Fetches:
         self.size += segment.size
 
     def void(self, partition: TopicPartition) -> None:
-        """Drop what is buffered of a partition; nothing is known about it any more (C33)."""
-        for segment in self._buffers.pop(partition, ()):
-            self.messages -= segment.count
-            self.size -= segment.size
+        """Drop what is buffered of a partition; nothing is known about it any more (C33). A pause goes on."""
+        self._pull(partition)
+        if partition in self._aside:
+            self._aside[partition] = _Aside(deque(), in_doubt=False)
         self._ready.pop(partition, None)
         self._in_doubt.pop(partition, None)
 
     @property
     def segments(self) -> list[Segment]:
-        """What is buffered, partition by partition."""
-        return [segment for buffer in self._buffers.values() for segment in buffer]
+        """What is buffered, partition by partition; what is set aside comes last."""
+        buffers = [*self._buffers.values(), *(aside.buffer for aside in self._aside.values())]
+        return [segment for buffer in buffers for segment in buffer]
 
     def take(self) -> Segment | None:
         """The next segment, partitions in turn (Q20)."""

@@ -3,6 +3,9 @@
 A place is *closed* while nothing may be delivered of it: until the hook for a new partition has run, and from the
 moment on at which the log wants the partition back (design 4.1). A closed place is neither resolved nor fetched.
 
+A *paused* place is closed to reading by the application: it is resolved, but not fetched. Other than at a close nothing
+becomes void, since reading goes on where it was (K48).
+
 Every partition has its own position (K79). A start rule is consulted only while there is none (C27); afterwards fetches
 name an explicit position, also after a lost reply (C28). The `epoch` of a place moves whenever what was fetched before
 is void: seek (C33), new ownership, new history (C38 as overruled). Replies carry the epoch they were asked under and
@@ -28,6 +31,7 @@ class Place:
         next: the next message to be delivered; None like `fetch_at`.
         delivered: the last offset handed over under this epoch; None: nothing yet (never 0, C39).
         is_open: messages of it may be delivered.
+        paused: why the application does not want any for now; None: it does.
     """
 
     ownership: Ownership
@@ -37,6 +41,7 @@ class Place:
     next: Position | None = None
     delivered: Offset | None = None
     is_open: bool = True
+    paused: str | None = None
 
 
 class Positions:
@@ -83,18 +88,30 @@ class Positions:
         if place is not None and place.ownership == ownership:
             place.is_open = True
 
+    def pause(self, partition: TopicPartition, cause: str | None) -> None:
+        """Read nothing more of it; None: go on. It ends with the ownership."""
+        self._places[partition].paused = cause
+
+    def paused(self) -> dict[TopicPartition, str]:
+        """What is paused, and why."""
+        return {partition: place.paused for partition, place in self._places.items() if place.paused is not None}
+
     def reset(self, partition: TopicPartition) -> None:
         """Forget the position: new history; the start rule decides again."""
         place = self._places[partition]
-        self._places[partition] = Place(place.ownership, self._new_epoch(), is_open=place.is_open)
+        self._places[partition] = Place(place.ownership, self._new_epoch(), is_open=place.is_open, paused=place.paused)
 
     def unresolved(self) -> list[TopicPartition]:
         """Open partitions whose start rule has to be resolved."""
         return [partition for partition, place in self._places.items() if place.fetch_at is None and place.is_open]
 
     def readable(self) -> list[TopicPartition]:
-        """Open partitions that have a position."""
-        return [partition for partition, place in self._places.items() if place.fetch_at is not None and place.is_open]
+        """Open partitions that have a position and are not paused."""
+        return [
+            partition
+            for partition, place in self._places.items()
+            if place.fetch_at is not None and place.is_open and place.paused is None
+        ]
 
     def resolved(self, partition: TopicPartition, epoch: int, position: Position, history: HistoryId) -> bool:
         """The start rule gave a position; False when it came too late."""
@@ -109,7 +126,13 @@ class Positions:
         """Read from `position` on; what was fetched is void and the delivered mark is reset."""
         place = self._places[partition]
         self._places[partition] = Place(
-            place.ownership, self._new_epoch(), history, position, position, is_open=place.is_open
+            place.ownership,
+            self._new_epoch(),
+            history,
+            position,
+            position,
+            is_open=place.is_open,
+            paused=place.paused,
         )
 
     def fetched(self, partition: TopicPartition, epoch: int, end: Position) -> Position | None:

@@ -1,21 +1,22 @@
-"""Signals and the event loop of a command: the first ends it in order, the second cuts that short, the third at once.
+"""The event loop of a command, and how a signal ends it in order.
 
-Not here: what a command does about it; it asks `Stop.requested` and lets its waits be interrupted.
+Not here: signals themselves (`_runtime.signals`); what a command does about one: it asks `Stop.requested` and lets its
+waits be interrupted.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 import anyio.abc
 import typer
+
+from tarry._runtime.signals import CutShort, until_signalled
 
 Result = TypeVar("Result")
 
@@ -24,16 +25,14 @@ DRAIN_S = 10.0
 
 
 class Stop:
-    """Whether somebody asked this command to end, and how urgently."""
+    """Whether somebody asked this command to end."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, drains: bool) -> None:
         self._tasks = tasks
         self._drains = drains
         self._wait: anyio.CancelScope | None = None
-        self._signals = 0
         self._over = False
         self.signal: signal.Signals | None = None
-        self.work = anyio.CancelScope()
 
     @property
     def requested(self) -> bool:
@@ -63,22 +62,11 @@ class Stop:
 
         self._tasks.start_soon(watch)
 
-    async def listen(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Take signals until cancelled."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as arriving:
-            task_status.started()
-            async for number in arriving:
-                self._take(number)
-
-    def _take(self, number: signal.Signals) -> None:
-        self._signals += 1
-        if self._signals > 2:
-            os._exit(128 + number)
-        if self._signals == 2 or not self._drains:
-            self.work.cancel()
-        self.signal = self.signal or number
-        self.work.deadline = min(self.work.deadline, anyio.current_time() + DRAIN_S)
+    def take(self, number: signal.Signals) -> bool:
+        """The first signal; whether the work ends by itself now."""
+        self.signal = number
         self.end()
+        return self._drains
 
 
 def run(work: Callable[[Stop], Awaitable[Result]], *, drains: bool = False) -> Result:
@@ -95,33 +83,21 @@ def run(work: Callable[[Stop], Awaitable[Result]], *, drains: bool = False) -> R
         ended = anyio.run(_run, work, drains)
     except BrokenPipeError:  # Whoever reads stdout has enough. (typer would make it a 1.)
         raise typer.Exit from None
-    if isinstance(ended, _CutShort):
+    if isinstance(ended, CutShort):
         print(f"tarry: cut short by {ended.by.name}", file=sys.stderr)
         raise typer.Exit(128 + ended.by)
     return ended
 
 
-@dataclass(frozen=True)
-class _CutShort:
-    """The work was cancelled because of this signal."""
+async def _run(work: Callable[[Stop], Awaitable[Result]], drains: bool) -> Result | CutShort:  # noqa: FBT001  # anyio.run passes by position
+    stop: Stop | None = None
 
-    by: signal.Signals
-
-
-async def _run(work: Callable[[Stop], Awaitable[Result]], drains: bool) -> Result | _CutShort:  # noqa: FBT001  # anyio.run passes by position
-    ended: Result | _CutShort | Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async def stoppable(tasks: anyio.abc.TaskGroup) -> Result:
+        nonlocal stop
         stop = Stop(tasks, drains=drains)
-        await tasks.start(stop.listen)
-        with stop.work:
-            try:
-                ended = await work(stop)
-            except Exception as error:  # noqa: BLE001  # raised below, outside of the group that would wrap it
-                ended = error
-        if stop.work.cancelled_caught:
-            assert stop.signal is not None
-            ended = _CutShort(stop.signal)
-        tasks.cancel_scope.cancel()
-    if isinstance(ended, Exception):
-        raise ended
-    return cast("Result | _CutShort", ended)
+        return await work(stop)
+
+    def at_first(number: signal.Signals) -> bool:
+        return stop is not None and stop.take(number)
+
+    return await until_signalled(stoppable, at_first, DRAIN_S)

@@ -7,17 +7,19 @@ Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`mem
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Never, Self
+from typing import Any, Literal, Never, Self
 
 import anyio
 import anyio.lowlevel
 
 from tarry import abc
-from tarry._core.autocommit import Commits
+from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, from_position, up_to
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
@@ -25,14 +27,14 @@ from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader
 from tarry.consumer.standing import Standing
-from tarry.consumer.storing import STORE_S_MIN, Storing
+from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
+from tarry.consumer.traffic import Traffic
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
     ConfigError,
     ConfigTypeError,
     DataError,
-    FeatureUnavailable,
     NotReady,
     NotStarted,
     StaleAssignment,
@@ -42,6 +44,7 @@ from tarry.errors import (
 from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
+    Health,
     HistoryId,
     Lag,
     Message,
@@ -52,12 +55,17 @@ from tarry.types import (
     ShutdownReport,
     Start,
     StartKind,
+    Statistics,
     TopicPartition,
     position_after,
 )
 
 READER_LOOK_S = 0.02
 """How often a shutdown looks whether the reader has asked again or ended; trio has no callback for the latter."""
+
+
+Handler = Callable[[Message], object]
+"""Does the work on one message; may be async."""
 
 
 class State(Enum):
@@ -90,8 +98,9 @@ class Consumer:
     Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a
     time (`ConcurrentRead`); offsets may be stored from any task.
 
-    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), or when
-    it is given to `store_offset`. Order within a partition is kept; partitions are served in turn.
+    A message is *finished* when the loop asks for the next one, when the next read call is made (for a batch), when the
+    handler of `consume` returned, or when it is given to `store_offset`. Order within a partition is kept; partitions
+    are served in turn.
 
     Cancellation: a cancelled or timed-out read loses nothing, the same message comes with the next read (C24, K05); a
     cancelled store may still be applied.
@@ -115,20 +124,21 @@ class Consumer:
         self._reads = reads
         self._opened = opened
         self._left = closed
-        self._open_session = open_session
+        self._ask_for_session = open_session
         self._start_soon = start_soon
         self._poll = poll
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
         self._hooks = hooks
-        self._instruments = instruments
+        self._instruments = instruments.part()
+        self._traffic = Traffic()
         self._random = random
         self._state = State.NEW
         self._cause: TarryError | None = None
         self._warned = False
         self._positions = Positions()
-        self._commits = Commits(commit.mode)
+        self._commits = Commits(commit.mode, n=commit.n)
         self._fetches = Fetches(
             count=poll.count,
             max_bytes=poll.max_bytes,
@@ -143,14 +153,22 @@ class Consumer:
         self._cursor: Iterator[Message] = iter(())
         self._segment: Segment | None = None
         self._hand: Message | None = None
+        self._failed: Message | None = None  # in hand, but its handler did not come to its end
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
         self._given_up: set[Origin] = set()  # of these: what was stored for them was brought back
+        # What was handed over out of lists that are done with; how many messages in all, and when that last grew.
+        self._messages = 0
+        self._bytes = 0
+        self._seen = (0, 0.0)
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = None
         self._reading = False
         self._delivered_any = False
         self._is_interrupted = False
+        self._is_consuming = False
+        self._stop: anyio.Event | None = None
+        self._knows_handlers = False
         self._arrival = anyio.Event()
         self._hurry = anyio.Event()
         self._settling: anyio.Event | None = None
@@ -177,7 +195,6 @@ class Consumer:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
         try:
             self._standing = Standing(await self._open_session())
-            await self._check_size()
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
@@ -190,7 +207,9 @@ class Consumer:
             instruments=self._instruments,
             random=self._random,
         )
-        beside: list[Loop] = [self._storing.run]
+        beside: list[Loop] = [self._storing.keep_time]
+        if self._commit.mode in AT_HAND_OVER | AFTER_HANDLER:
+            beside.append(self._storing.work_off)
         if self._reads.identity.kind == "group":
             self._membership = self._join_in()
             self._membership.begin()
@@ -213,10 +232,14 @@ class Consumer:
             random=self._random,
         )
         self._state = State.OPEN
+        self._seen = (0, anyio.current_time())
         self._current_task = current_task()
         self._opened(self)
         self._start_soon(self._worker.run)
         return self
+
+    async def _open_session(self) -> abc.Session:
+        return self._traffic.observe(await self._ask_for_session())
 
     async def _follow_group(self) -> None:
         assert self._membership is not None
@@ -237,16 +260,6 @@ class Consumer:
             instruments=self._instruments,
             random=self._random,
         )
-
-    async def _check_size(self) -> None:
-        """One readiness wait names all partitions, for now."""
-        count = len(self._standing.session.assignment.owned)
-        if count > abc.TARGETS_MAX:
-            await self._standing.session.leave()
-            raise FeatureUnavailable(
-                f"{self._reads} would read {count} partitions; this release reads up to {abc.TARGETS_MAX} in one "
-                "consumer: share them out with partitions="
-            )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -402,6 +415,7 @@ class Consumer:
         return Batch((), "drain", decode)
 
     def _cut(self, demand: Demand) -> Batch:
+        self._warn_no_handler()
         self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
         segments = self._fetches.gather(
@@ -409,6 +423,7 @@ class Consumer:
         )
         for segment in segments:
             self._hand_out(segment)
+        self._seen = (self._messages, anyio.current_time())
         self._worker.taken()
         found = sum(segment.count for segment in segments)
         if found >= demand.min_count:
@@ -416,9 +431,16 @@ class Consumer:
         return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", decode)
 
     def _hand_out(self, segment: Segment) -> None:
+        self._messages += segment.count
+        self._bytes += segment.size
         first, _ = self._batch.get(segment.origin, (segment.first, segment.last))
         self._batch[segment.origin] = (first, segment.last)
         self._handed(segment.origin, segment.last)
+        partition = segment.origin.partition
+        if self._is_held(segment.origin) and self._commits.handed_over(
+            partition, segment.first, segment.last, end=segment.last
+        ):
+            self._storing.queue(partition)
         self._delivered_any = True
 
     def _handed(self, origin: Origin, offset: Offset) -> None:
@@ -443,7 +465,7 @@ class Consumer:
         try:
             await anyio.lowlevel.checkpoint()
             while True:
-                if self._state is not State.OPEN:
+                if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
                 segment = self._fetches.take()
@@ -460,7 +482,77 @@ class Consumer:
         self._load(segment)
         self._worker.taken()
         self._hand = next(self._cursor)
+        self._seen = (self._messages + 1, anyio.current_time())
         return self._hand
+
+    def _is_ending(self) -> bool:
+        """Whoever waits for a single message gets none any more."""
+        return self._state is not State.OPEN or (self._stop is not None and self._stop.is_set())
+
+    # -- the handler loop
+
+    async def consume(
+        self, handler: Handler, *, stop: anyio.Event | None = None, on_error: Literal["raise", "skip"] = "raise"
+    ) -> None:
+        """Give each message to `handler`, one after the other, until the consumer is shut down or `stop` is set.
+
+        A message is finished when the handler returned; with a mode such as `AutoCommit.after_each()` it is stored then
+        (C46-C48). After `stop` the message in work comes to its end, and no further one is begun.
+
+        Cancellation: the message in work is unfinished. It comes again, with the next read of this consumer or in the
+        next run; nothing passes it.
+
+        Args:
+            handler: called with one message; may be async.
+            on_error: what an error of the handler does: `"raise"` it, with the message unfinished as after a cancel
+                (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
+
+        Raises:
+            ConcurrentRead: another task reads, or another `consume` runs.
+            NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
+        """
+        _check_handler(handler, stop, on_error)
+        if self._current_task() is not self._reader:
+            self._claim()
+        if self._is_consuming:
+            raise ConcurrentRead(f"{self._reads} already runs a handler; open a consumer per handler")
+        self._warn_never_stored()
+        self._settle_hand()
+        self._is_consuming, self._knows_handlers, self._stop = True, True, stop
+        watching = anyio.CancelScope()
+        if stop is not None:
+            self._start_soon(partial(self._watch, stop, watching))
+        try:
+            async for message in self:
+                await self._handle(message, handler, skips=on_error == "skip")
+                if self._is_ending():
+                    break
+            self._settle_hand()
+        finally:
+            self._is_consuming, self._stop = False, None
+            watching.cancel()
+
+    async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
+        """Whoever waits for a message looks again when `stop` is set."""
+        with scope:
+            await stop.wait()
+            self._arrived()
+
+    async def _handle(self, message: Message, handler: Handler, *, skips: bool) -> None:
+        try:
+            result = handler(message)
+            if isawaitable(result):
+                await result
+        except BaseException as error:
+            if not skips or not isinstance(error, Exception):
+                self._failed = self._hand
+                self._note()
+                self._cursor = iter(())
+                raise
+            self._warn_skipped(message, error)
+        origin = message.origin
+        if self._is_held(origin) and self._commits.returned(origin.partition, message.offset, origin.head):
+            self._storing.queue(origin.partition)
 
     def _load(self, segment: Segment) -> None:
         """Decode a list and put the cursor at its beginning; records that do not decode stop their partition."""
@@ -469,19 +561,32 @@ class Consumer:
         except DataError as error:
             self._worker.halt(segment.origin.partition, error)
             raise
+        self._warn_no_handler()
         self._segment = segment
         self._cursor = iter(messages)
+        if self._commit.mode in AT_HAND_OVER:  # the others pay nothing for these
+            self._cursor = map(partial(self._tell_handed, segment.last), messages)
         self._delivered_any = True
 
+    def _tell_handed(self, end: Offset, message: Message) -> Message:
+        """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""
+        origin, offset = message.origin, message.offset
+        if self._is_held(origin) and self._commits.handed_over(origin.partition, offset, offset, end=end):
+            self._storing.queue(origin.partition)
+        return message
+
     def _settle_hand(self) -> None:
-        """Whoever reads again has finished what was handed out; the rest of a list goes back."""
+        """Whoever reads again has finished what was handed out, unless a handler failed on it; the rest goes back."""
         hand, segment = self._hand, self._segment
-        self._hand = self._segment = None
+        comes_again = self._has_failed() and bool(self._unfinished())
+        self._tally()
+        self._hand = self._segment = self._failed = None
         self._cursor = iter(())
         if hand is not None and segment is not None:
-            self._handed(segment.origin, hand.offset)
-            self._finished(segment.origin, hand.offset)
-            rest = from_position(segment, position_after(hand.offset))
+            if not comes_again:
+                self._handed(segment.origin, hand.offset)
+                self._finished(segment.origin, hand.offset)
+            rest = from_position(segment, Position(hand.offset) if comes_again else position_after(hand.offset))
             if rest is not None and self._goes_on(segment.origin):
                 self._fetches.put_first(rest)
         for origin, (_, last) in self._batch.items():
@@ -512,8 +617,12 @@ class Consumer:
             self._finished(origin, Offset(offset - 1))
 
     def _in_hand(self) -> bool:
-        """Something was handed out and is neither finished nor stored."""
-        return bool(self._unfinished())
+        """Somebody works on something that was handed out and is neither finished nor stored."""
+        return not self._has_failed() and bool(self._unfinished())
+
+    def _has_failed(self) -> bool:
+        """A handler has failed on the message in hand: nobody works on it any more, and it comes again (K10)."""
+        return self._hand is not None and self._hand is self._failed
 
     def _unfinished(self) -> dict[TopicPartition, int]:
         handed = dict(self._batch)
@@ -548,7 +657,7 @@ class Consumer:
         self._arrived()
 
     def _holds(self, partition: TopicPartition) -> bool:
-        return partition in self._unfinished()
+        return self._in_hand() and partition in self._unfinished()
 
     async def _settled(self, partition: TopicPartition, deadline: float) -> None:
         """Until what is in hand of a partition is finished or stored, or nobody reads any more."""
@@ -660,6 +769,56 @@ class Consumer:
         self._worker.moved(owned)
         return resolved.position
 
+    def pause(self, partitions: TopicPartition | int | Iterable[TopicPartition | int], *, cause: str) -> None:
+        """Deliver nothing more of these partitions until `resume`; the others go on (K48).
+
+        The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
+        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
+        paused a read waits, and `poll` returns nothing at the end of its wait.
+
+        Args:
+            cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was paused.
+        """
+        self._check_started()
+        _check_cause(cause)
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, cause)
+            self._fetches.set_aside(partition)
+            self._put_back_rest(partition)
+        self._worker.kick()
+
+    def resume(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> None:
+        """Go on with paused partitions, with the first message of each that was not delivered before (K48).
+
+        Raises:
+            StaleAssignment: one of them is not read by this consumer; nothing was resumed.
+        """
+        self._check_started()
+        for partition in self._all_owned(partitions):
+            self._positions.pause(partition, None)
+            self._fetches.bring_back(partition)
+        self._worker.kick()
+        self._arrived()
+
+    def _put_back_rest(self, partition: TopicPartition) -> None:
+        """The list in hand ends with the message in hand; the rest comes later."""
+        segment, hand = self._segment, self._hand
+        if segment is None or hand is None or segment.origin.partition != partition:
+            return
+        self._note()
+        self._cursor = iter(())
+        self._segment = up_to(segment, hand.offset)
+        rest = from_position(segment, position_after(hand.offset))
+        if rest is not None and self._goes_on(segment.origin):
+            self._fetches.put_first(rest)
+
+    def _all_owned(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> list[TopicPartition]:
+        named = [partitions] if isinstance(partitions, (int, TopicPartition)) else partitions
+        return [self._owned(partition) for partition in named]
+
     def _began(self, partition: TopicPartition, position: Position) -> None:
         start = self._reads.start
         if start.kind is StartKind.NEXT and start.otherwise == "end":
@@ -672,8 +831,9 @@ class Consumer:
 
     def _drop_in_hand(self, partition: TopicPartition) -> None:
         if self._segment is not None and self._segment.origin.partition == partition:
+            self._tally()
             self._cursor = iter(())
-            self._hand = self._segment = None
+            self._hand = self._segment = self._failed = None
         self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
 
     def _offsets_of(
@@ -725,6 +885,11 @@ class Consumer:
         return frozenset(self._positions)
 
     @property
+    def paused(self) -> dict[TopicPartition, str]:
+        """The paused partitions, each with its cause."""
+        return self._positions.paused()
+
+    @property
     def generation(self) -> int:
         """Counts the changes of the group's members; constant without a group."""
         return 0 if self._state in (State.NEW, State.FAILED) else self._standing.session.assignment.generation
@@ -742,6 +907,91 @@ class Consumer:
     def last_stored(self, partition: TopicPartition | int) -> Offset | None:
         """The stored offset as far as this consumer knows it, None when there is none (C25)."""
         return self._commits[self._owned(partition)].stored
+
+    def statistics(self) -> Statistics:
+        """What this consumer has done so far; never waits, costs nothing per message, works after shutdown too."""
+        is_started = self._state not in (State.NEW, State.FAILED)
+        stores = self._storing.counts if is_started else StoreCounts()
+        messages, size = self._handed_over()
+        rest = self._rest_of_list()
+        waiting = self._fetches.segments + ([] if rest is None else [rest])
+        events = self._instruments.counts
+        return Statistics(
+            messages=messages,
+            bytes=size,
+            buffered_messages=sum(segment.count for segment in waiting),
+            buffered_bytes=sum(segment.size for segment in waiting),
+            polls=self._traffic.polls,
+            waits=self._traffic.waits,
+            refusals=self._traffic.refusals,
+            stored=stores.stored,
+            stores_failed=stores.failed,
+            store_error=stores.last_error,
+            rebalances=self._traffic.rebalances,
+            evictions=events["evicted"],
+            gaps=events["gap"],
+        )
+
+    def health(self) -> Health:
+        """Whether this consumer gets on, for a liveness probe; never waits and asks nobody (K19).
+
+        Messages are not timed one by one: `stalled_s` is exact for the first of each list that was fetched, and for the
+        others may be too short by the time between two calls. `ok` becomes False when the log is silent for more than
+        two `heartbeat_interval`.
+        """
+        is_started = self._state not in (State.NEW, State.FAILED)
+        stopped = dict(self._worker.stopped) if is_started else {}
+        failure = self._worker.failure if is_started else self._cause
+        is_member = is_started and (self._membership is None or self._membership.is_member)
+        silent_s = self._traffic.silent_s() if self._state is State.OPEN else 0.0
+        patience_s = 2 * self._options.heartbeat_interval
+        is_open = self._state is State.OPEN and failure is None
+        return Health(
+            ok=is_open and is_member and not stopped and silent_s <= patience_s,
+            state=self._state.value,
+            is_member=is_member,
+            owned=self.assignment,
+            missing=self._why_missing(stopped),
+            stopped=stopped,
+            stalled_s=self._stalled_s() if self._state is State.OPEN else 0.0,
+            silent_s=silent_s,
+            last_error=failure or self._traffic.last_error,
+        )
+
+    def _why_missing(self, stopped: Mapping[TopicPartition, TarryError]) -> dict[TopicPartition, str]:
+        asking = "the log has not said yet where it begins"
+        if self._traffic.last_error is not None:
+            asking += f"; the last refusal: {self._traffic.last_error}"
+        return {
+            partition: str(stopped.get(partition, asking if place.is_open else "a rebalance is under way"))
+            for partition in self._positions
+            if (place := self._positions[partition]).next is None
+        }
+
+    def _stalled_s(self) -> float:
+        messages, _ = self._handed_over()
+        now = anyio.current_time()
+        waiting = self._fetches.messages or self._rest_of_list()
+        if self._reading or not waiting or messages != self._seen[0]:
+            self._seen = (messages, now)
+        return now - self._seen[1]
+
+    def _handed_over(self) -> tuple[int, int]:
+        """Messages and bytes, with those out of the list in hand."""
+        if self._segment is None or self._hand is None:
+            return self._messages, self._bytes
+        done = up_to(self._segment, self._hand.offset)
+        return self._messages + done.count, self._bytes + done.size
+
+    def _rest_of_list(self) -> Segment | None:
+        """What is decoded, and not handed over yet."""
+        if self._segment is None or self._hand is None or self._state is not State.OPEN:
+            return None
+        return from_position(self._segment, position_after(self._hand.offset))
+
+    def _tally(self) -> None:
+        """The list in hand is about to be put away."""
+        self._messages, self._bytes = self._handed_over()
 
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until every partition has a position.
@@ -829,15 +1079,46 @@ class Consumer:
                     last=last,
                 )
 
+    def _warn_skipped(self, message: Message, error: Exception) -> None:
+        self._instruments.warn(
+            "consumer",
+            "handler_failed",
+            f"{self._reads}: the handler failed on message {message.offset} of {message.topic_partition} "
+            f"({type(error).__name__}); it counts as finished, as on_error='skip' says",
+            cause=error,
+            partition=message.topic_partition,
+            offset=message.offset,
+        )
+
+    def _warn_no_handler(self) -> None:
+        """C49: a plain read cannot tell when the work is done. Said once."""
+        if self._commit.mode in AFTER_HANDLER and not self._knows_handlers:
+            self._knows_handlers = True
+            self._instruments.warn(
+                "consumer",
+                "no_handler",
+                f"{self._reads}: {self._commit} stores when the handler of consume() returns, and there is none: what "
+                "is finished is stored at shutdown only; use consume(), or AutoCommit.finished()",
+            )
+
+    def _stores_by_itself(self) -> bool:
+        """Or else begins somewhere that does not depend on what is stored."""
+        return self._commit.mode != "disabled" or self._reads.start.kind is not StartKind.NEXT
+
+    def _warn_never_stored(self) -> None:
+        """C98: said when a handler loop begins."""
+        if not self._stores_by_itself():
+            self._instruments.warn(
+                "consumer",
+                "never_stored",
+                f"{self._reads}: nothing is stored when the handler returns, so each start begins at the first message "
+                "again unless the handler calls store_offset; pass name= and commit=AutoCommit.after_each()",
+            )
+
     def _warn_nothing_stored(self) -> None:
         """C98: without any store each start begins at the first message again."""
         stored = any(self._commits[partition].stored is not None for partition in self._positions)
-        if (
-            self._commit.mode == "disabled"
-            and self._reads.start.kind is StartKind.NEXT
-            and self._delivered_any
-            and not stored
-        ):
+        if not self._stores_by_itself() and self._delivered_any and not stored:
             self._instruments.warn(
                 "consumer",
                 "nothing_stored",
@@ -849,3 +1130,17 @@ class Consumer:
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _check_cause(cause: object) -> None:
+    if not isinstance(cause, str) or not cause:
+        raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
+
+
+def _check_handler(handler: object, stop: object, on_error: object) -> None:
+    if not callable(handler):
+        raise ConfigTypeError(f"consume({handler!r}) needs a function of one message")
+    if stop is not None and not isinstance(stop, anyio.Event):
+        raise ConfigTypeError(f"stop={stop!r} is a {type(stop).__name__}; it takes an anyio.Event")
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r}: use 'raise' or 'skip'")

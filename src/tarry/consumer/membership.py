@@ -29,7 +29,7 @@ from tarry.config import ConsumerOptions
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
-from tarry.errors import FeatureUnavailable, FencedError, NotAMember, RebalanceHookError, TarryError
+from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
 from tarry.types import Ownership, TopicPartition
 
@@ -102,6 +102,7 @@ class Membership:
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
         self._leaving: dict[TopicPartition, None] = {}
+        self.is_member = True
 
     def begin(self) -> None:
         """Hold what the session came with."""
@@ -174,6 +175,7 @@ class Membership:
             f"{self._name}: the group went on without this member (no sign of life within the log's session_timeout); "
             "its partitions may be somebody else's; joining again",
         )
+        self.is_member = False
         self._leaving.clear()
         self._lose(list(self._positions))
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
@@ -188,6 +190,7 @@ class Membership:
                 await anyio.sleep(refusals.pause())
             else:
                 self._standing.session.touch()
+                self.is_member = True
                 return
 
     # ------------------------------------------------------------------------------------------- taking over
@@ -195,11 +198,6 @@ class Membership:
     def _hold(self, new: Mapping[TopicPartition, Ownership]) -> None:
         """Nothing of new partitions is delivered before the hook has run."""
         held = {partition: self._positions[partition].ownership for partition in self._positions}
-        if len(held) + len(new) > abc.TARGETS_MAX:
-            raise FeatureUnavailable(
-                f"{self._name} would read {len(held) + len(new)} partitions; this release reads up to "
-                f"{abc.TARGETS_MAX} in one consumer: start more members"
-            )
         self._positions.assign(held | dict(new))
         if self._hooks.on_assigned is not None:
             for partition in new:

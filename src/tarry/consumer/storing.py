@@ -6,6 +6,7 @@ Which offset is stored is decided by `_core.autocommit`; here requests are sent,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -20,6 +21,21 @@ from tarry.types import HistoryId, Offset, Ownership, TopicPartition
 
 STORE_S_MIN = 1.0
 """Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """How the stores of one consumer went, so that a mode that gets nowhere can be seen (C54).
+
+    Args:
+        stored: stores that the log accepted.
+        failed: stores of the mode, or of the end, that it did not.
+        last_error: of the last failed one; None: none failed.
+    """
+
+    stored: int = 0
+    failed: int = 0
+    last_error: TarryError | None = None
 
 
 class Storing:
@@ -48,14 +64,38 @@ class Storing:
         self._instruments = instruments
         self._random = random
         self._lane = anyio.Lock()
+        self._queue: dict[TopicPartition, None] = {}
+        self._queued = anyio.Event()
+        self.counts = StoreCounts()
 
-    async def run(self) -> None:
+    async def keep_time(self) -> None:
         """Store what the mode says, every period; a store that fails is counted and tried again with the next one."""
         while self._period is not None:
             await anyio.sleep(self._period)
             self._note()
             for partition in list(self._positions):
                 await self._try(partition, self._commits.due, f"trying again in {self._period:g} s")
+
+    def queue(self, partition: TopicPartition) -> None:
+        """The mode has queued an offset of a partition: it is stored soon, whoever queued it goes on (C51)."""
+        self._queue[partition] = None
+        self._queued.set()
+
+    async def work_off(self) -> None:
+        """Store what is queued, one partition after the other; one that is refused for now comes again, behind them."""
+        backoff = Backoff(random=self._random)
+        while True:
+            await self._queued.wait()
+            self._queued = anyio.Event()
+            while self._queue:
+                partition = next(iter(self._queue))
+                del self._queue[partition]
+                error = await self._try(partition, self._commits.queued, "a later store makes up for it")
+                if error is None:
+                    backoff.reset()
+                elif may_pass(error):
+                    self._queue.setdefault(partition)
+                    await anyio.sleep(backoff.next())
 
     async def find(self, partition: TopicPartition) -> None:
         """Read what is stored for a partition that was taken over (Q4)."""
@@ -107,15 +147,17 @@ class Storing:
 
     async def _try(
         self, partition: TopicPartition, decide: Callable[[TopicPartition], Store | None], consequence: str
-    ) -> Store | None:
-        """Store what the mode says; what was stored, None when that was nothing or it failed."""
+    ) -> TarryError | None:
+        """Store what the mode says; why that failed, if it did."""
         try:
-            return await self._send(partition, decide)
+            await self._send(partition, decide)
         except TarryError as error:
             self._failed(partition, error, consequence)
-            return None
+            return error
+        return None
 
     def _failed(self, partition: TopicPartition, error: TarryError, consequence: str) -> None:
+        self.counts = replace(self.counts, failed=self.counts.failed + 1, last_error=error)
         self._instruments.warn(
             "consumer",
             "store_failed",
@@ -148,6 +190,7 @@ class Storing:
                 raise
             if self._is_held(partition, place.ownership):  # else the marks are those of a later ownership
                 self._commits.accepted(store, stored)
+            self.counts = replace(self.counts, stored=self.counts.stored + 1)
             return store
 
     def _is_held(self, partition: TopicPartition, ownership: Ownership) -> bool:

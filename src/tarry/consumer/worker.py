@@ -1,36 +1,44 @@
-"""The loops that bring messages into the read-ahead: they resolve starts, watch idle partitions, fetch ready ones.
+"""The loops that bring messages into the read-ahead: they resolve starts and fetch what is ready.
 
 Fetching belongs to these loops and never to a read call, so that a cancelled or timed-out read restarts nothing (C24).
-What is fetched next is decided by `_core.fetches`, where by `_core.positions`; here requests are sent and answers taken
-in.
+What is fetched next is decided by `_core.fetches`, where by `_core.positions`, from whom by `_core.routes`; here
+requests are sent and answers taken in.
 
-Two loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
-one immediate poll at a time for partitions that are ready, *watching* keeps one readiness wait over all idle ones
-(C72-C76). With one partition alone, fetching sends the deferred poll itself and nobody watches (C84).
+Loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
+immediate polls for partitions that are ready, one at a time to each leader; `watching` keeps readiness waits over the
+idle ones (C72-C76); `routing` looks up who leads what. With one partition alone, fetching sends the deferred poll
+itself and nobody watches (C84).
 
-Under commit-on-poll a fetch is immediate, of one partition, and goes out only while a reader waits (C59); it is guarded
-(C60): unless its fate becomes known, nothing that is believed to be stored counts.
+Under commit-on-poll a fetch is immediate, of one partition, one at a time, goes to the leader of that partition (C114),
+and goes out only while a reader waits (C59); it is guarded (C60): unless its fate becomes known, nothing that is
+believed to be stored counts.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
-from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, from_position, pieces
+from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
 from tarry._core.positions import Positions
+from tarry._core.routes import Routes
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
+from tarry.consumer.bell import Bell
+from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
+from tarry.consumer.watching import Desk, Wait, Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
     DataError,
@@ -45,25 +53,28 @@ from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, Top
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
 
-LOG_WAIT_MAX = 30.0
-"""Longest wait of one request at the log; longer ones are asked again with what is left (C5, C8)."""
-EARLY = 0.9
-"""An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
-REFUSALS_MAX = 6
-"""So many times in a row a poll may find out which partition a wait was refused for."""
 TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
 
-@dataclass(slots=True, eq=False)
-class Wait:
-    """A deferred request that is out: what it names, for whom, how to end it. Replaced ones are told by identity."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One poll: what was planned, and what its targets are at that moment, with their epochs."""
 
-    partitions: frozenset[TopicPartition]
-    demand: Demand | None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    plan: Plan
+    targets: Sequence[abc.FetchTarget]
+    epochs: Sequence[int]
+
+
+@dataclass(slots=True)
+class Lane:
+    """How one leader has answered polls lately. `rests`: it is asked for nothing for a while."""
+
+    refusals: Refusals
+    pacing: Backoff = field(default_factory=Backoff)
+    rests: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -117,12 +128,31 @@ class Worker:
         self._renewed = renewed
         self._instruments = instruments
         self._random = random
-        self._kicks: dict[str, anyio.Event] = {}
+        self._bell = Bell()
+        self._routes = Routes(abc.TARGETS_MAX)
+        self._routing = Routing(
+            standing,
+            self._routes,
+            held=lambda: [partition for partition in positions if partition not in self.stopped],
+            bell=self._bell,
+            changed=self.kick,
+            refused=self._report_refusal,
+            random=random,
+        )
+        self._watching = Watching(
+            standing,
+            self._routes,
+            fetches,
+            Desk(self._is_active, self._alone, self._targets, self._route_refused, arrived, self.kick),
+            poll=poll,
+            bell=self._bell,
+            random=random,
+        )
+        self._lanes: dict[str, Lane] = {}
         self._scope = anyio.CancelScope(shield=True)
         self._first_round = anyio.Event()
         self._finished = anyio.Event()
         self._postponed: dict[TopicPartition, int] = {}
-        self._wait: Wait | None = None
         self._direct: Wait | None = None
         self._committing: Committing | None = None
         self._gaps: dict[TopicPartition, Position] = {}
@@ -141,10 +171,12 @@ class Worker:
                     for loop in self._beside:
                         tasks.start_soon(loop)
                     tasks.start_soon(self._resolving)
+                    tasks.start_soon(self._routing.run)
                     with anyio.move_on_after(HEAD_START_S):
                         await self._first_round.wait()
+                        await self._routing.first_round.wait()
                     tasks.start_soon(self._fetching)
-                    tasks.start_soon(self._watching)
+                    tasks.start_soon(self._watching.run)
         except Exception as error:  # noqa: BLE001  # it becomes the reader's error
             cause = _cause(error)
             self.failure = ConsumerFailed(f"an internal task of this consumer died: {cause!r}; open a new consumer")
@@ -176,17 +208,15 @@ class Worker:
 
     def kick(self) -> None:
         """Something changed: every loop looks again, and waits that no longer fit are replaced."""
-        for event in self._kicks.values():
-            event.set()
-        if self._wait is not None and not self._fits(self._wait):
-            self._wait.scope.cancel()
-        if self._direct is not None and self._direct.demand is not self._fetches.demand:
-            self._direct.scope.cancel()
+        self._bell.ring()
+        self._watching.look()
+        direct = self._direct
+        if direct is not None and not (direct.demand is self._fetches.demand and self._alone()):
+            direct.scope.cancel()  # a second partition must not wait for the end of the first one's poll
 
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
-        if "fetching" in self._kicks:
-            self._kicks["fetching"].set()
+        self._bell.ring("fetching")
 
     def demand(self, demand: Demand | None) -> None:
         """A `poll` waits (or does not any more)."""
@@ -210,12 +240,13 @@ class Worker:
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
+            self._fetches.bring_back(partition)
             if keep:
                 self._fetches.drained(partition)
                 self._fetches.settled(partition)
             else:
                 self._fetches.void(partition)
-        self._withdraw()
+        self._withdraw(partitions)
         self.kick()
 
     def tell(self, error: TarryError) -> None:
@@ -250,31 +281,20 @@ class Worker:
 
     def _void(self, partition: TopicPartition) -> None:
         self._fetches.void(partition)
-        self._withdraw()
+        self._withdraw([partition])
         self.kick()
 
-    def _withdraw(self) -> None:
-        """End the deferred requests that are out; the loops send new ones."""
-        for wait in (self._wait, self._direct):
-            if wait is not None:
-                wait.scope.cancel()
-
-    async def _kicked(self, who: str) -> None:
-        """Wait for the next `kick`."""
-        event = self._kicks[who] = anyio.Event()
-        await event.wait()
+    def _withdraw(self, partitions: Sequence[TopicPartition]) -> None:
+        """End the deferred requests that name any of these; the loops send new ones."""
+        self._watching.withdraw(partitions)
+        if self._direct is not None and not self._direct.partitions.isdisjoint(partitions):
+            self._direct.scope.cancel()
 
     async def _pause(self, who: str, seconds: float) -> None:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
         until = anyio.current_time() + seconds
         await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
-        while anyio.current_time() < (end := self._no_later(until)):
-            with anyio.CancelScope(deadline=end):
-                await self._kicked(who)
-
-    def _no_later(self, until: float) -> float:
-        demand = self._fetches.demand
-        return until if demand is None else min(until, demand.deadline)
+        await self._bell.quiet_until(who, lambda: self._watching.no_later(until))
 
     # ------------------------------------------------------------------------------------------- resolving
 
@@ -290,7 +310,7 @@ class Worker:
             elif unresolved:
                 refusals.reset()
             else:
-                await self._kicked("resolving")
+                await self._bell.heard("resolving")
 
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
@@ -329,79 +349,101 @@ class Worker:
     # ------------------------------------------------------------------------------------------- fetching
 
     async def _fetching(self) -> None:
-        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
-        pacing = Backoff()
-        while True:
-            plan = self._fetches.plan() if self._commits is None else self._fetches.plan_committing()
-            if plan is not None:
-                targets = self._targets(plan.partitions)
-                brought = await self._fetch(targets, refusals, count=plan.count, max_bytes=plan.max_bytes)
-                if brought:
-                    pacing.reset()
-                else:  # refused; or nothing there, though the log had said so
-                    await self._pause("fetching", refusals.pause() if brought is None else pacing.next())
-            elif self._alone():
-                await self._fetch_alone(refusals, pacing)
-            else:
-                await self._kicked("fetching")
+        async with anyio.create_task_group() as tasks:
+            while True:
+                order = self._next_order()
+                if order is not None and self._commits is not None:
+                    await self._serve(order, tasks)
+                elif order is not None:
+                    tasks.start_soon(self._serve, order, tasks)
+                elif self._alone() and not self._fetches.busy and not self._lane(self._active()[0]).rests:
+                    await self._fetch_alone()
+                else:
+                    await self._bell.heard("fetching")
+
+    def _next_order(self) -> Order | None:
+        if self._commits is not None:
+            plan = self._fetches.plan_committing(self._free_lane)
+        else:
+            lanes = len(self._routes.groups)
+            plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
+        return None if plan is None else self._order(plan)
+
+    def _order(self, plan: Plan) -> Order:
+        """A poll that goes out now."""
+        self._fetches.started(plan)
+        return Order(plan, self._targets(plan.partitions), [self._positions[at].epoch for at in plan.partitions])
+
+    def _free_lane(self, partition: TopicPartition) -> str | None:
+        leader = self._routes.leader(partition)
+        return None if leader is None or (leader in self._lanes and self._lanes[leader].rests) else leader
+
+    def _lane(self, partition: TopicPartition) -> Lane:
+        """How the leader of an active partition has answered."""
+        leader = self._routes.leader(partition) or ""
+        return self._lanes.setdefault(leader, Lane(Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)))
+
+    async def _serve(self, order: Order, tasks: anyio.abc.TaskGroup) -> None:
+        """One immediate poll. Who refused, or had nothing though it had said so, is left alone for a while."""
+        lane = self._lane(order.plan.partitions[0])
+        brought = await self._fetch(order, lane.refusals)
+        if brought:
+            lane.pacing.reset()
+        else:
+            lane.rests = True
+            tasks.start_soon(self._rest, lane, lane.refusals.pause() if brought is None else lane.pacing.next())
+        self.taken()
+
+    async def _rest(self, lane: Lane, seconds: float) -> None:
+        await self._pause("resting", seconds)
+        lane.rests = False
+        self.taken()
 
     def _alone(self) -> bool:
-        """There is just one partition, it has a position, and fetches need no demand (C84)."""
+        """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self._commits is not None:
             return False
         return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
 
-    async def _fetch_alone(self, refusals: Refusals, pacing: Backoff) -> None:
+    async def _fetch_alone(self) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
         room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
-            await self._kicked("fetching")
+            await self._bell.heard("fetching")
             return
-        (count, max_bytes), targets = room, self._targets(self._active())
-        max_wait, min_count, missing = self._terms(demand)
-        direct = self._direct = Wait(frozenset(target.partition for target in targets), demand)
+        (partition,), terms = self._active(), self._watching.terms(demand)
+        lane, (count, max_bytes) = self._lane(partition), room
+        plan = Plan((partition,), count, min(max_bytes, terms.min_bytes or max_bytes), self._routes.leader(partition))
+        direct = self._direct = Wait(frozenset(plan.partitions), demand, terms)
         brought, began = None, anyio.current_time()
         with direct.scope:
             brought = await self._fetch(
-                targets,
-                refusals,
-                count=count,
-                max_bytes=min(max_bytes, missing or max_bytes),
-                min_count=min(min_count, count),
-                max_wait=max_wait,
+                self._order(plan), lane.refusals, min_count=min(terms.min_count, count), max_wait=terms.max_wait
             )
         self._direct = None
         if direct.scope.cancelled_caught:
             return
-        self._answered(demand)
-        spacing = refusals.pause() if brought is None else _spacing(pacing, began, max_wait, brought=brought)
-        await self._pause("fetching", spacing)
+        self._watching.answered(demand, *self._routes.groups)
+        is_refused = brought is None
+        rest = (
+            lane.refusals.pause() if is_refused else spacing(lane.pacing, began, terms.max_wait, brought=bool(brought))
+        )
+        await self._pause("fetching", rest)
 
     async def _fetch(
-        self,
-        targets: Sequence[abc.FetchTarget],
-        refusals: Refusals,
-        *,
-        count: int,
-        max_bytes: int,
-        min_count: int = 1,
-        max_wait: float = 0.0,
+        self, order: Order, refusals: Refusals, *, min_count: int = 1, max_wait: float = 0.0
     ) -> bool | None:
         """Send one poll and take in its reply; whether it brought anything, None when it was refused."""
-        partitions = [target.partition for target in targets]
-        epochs = [self._positions[partition].epoch for partition in partitions]
+        plan, epochs = order.plan, order.epochs
         refusal: TarryError | None = None
         reply = abc.PollReply(())
-        self._fetches.started(partitions)
         try:
-            with self._guard(partitions[0]):
-                session = self._standing.session
-                leader = await session.route(partitions[0])
-                reply = await session.poll(
-                    leader,
-                    targets,
-                    count=count,
-                    max_bytes=max_bytes,
+            with self._guard(plan.partitions[0]):
+                reply = await self._standing.session.poll(
+                    abc.Leader(str(plan.lane)),
+                    order.targets,
+                    count=plan.count,
+                    max_bytes=plan.max_bytes,
                     min_count=min_count,
                     max_wait=max_wait,
                     commit=self._commits is not None,
@@ -410,15 +452,15 @@ class Worker:
         except TarryError as error:
             refusal = error
         finally:
-            self._fetches.landed(partitions)
+            self._fetches.landed(plan.partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, partitions, epochs, refusals, waited=max_wait > 0)
+            await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
             return None
         refusals.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
-        self._settle()
+        self._watching.settle()
         if not self._alone():
             self.kick()  # idle partitions have to be watched, or resolved again
         self._arrived()
@@ -522,78 +564,16 @@ class Worker:
             last=reply.position - 1,
         )
 
-    # ------------------------------------------------------------------------------------------- watching
+    # ------------------------------------------------------------------------------------------- targets
 
-    async def _watching(self) -> None:
-        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
-        pacing = Backoff()
-        while True:
-            idle, demand = self._idle(), self._fetches.demand
-            if demand is not None and not self._active():
-                await self._sit_out(demand)
-            elif not idle or self._alone() or (demand is not None and demand.asked):
-                await self._kicked("watching")
-            else:
-                await self._watch(idle, demand, refusals, pacing)
-
-    async def _sit_out(self, demand: Demand) -> None:
-        """Nothing can be asked for (no partition has a position): a poll still ends when its wait does."""
-        with anyio.CancelScope(deadline=demand.deadline):
-            await self._kicked("watching")
-        if not self._active():
-            self._answered(demand)
-        if demand.asked:  # over, or soon: a fetch is still out
-            await self._kicked("watching")
-
-    async def _watch(
-        self, idle: Sequence[TopicPartition], demand: Demand | None, refusals: Refusals, pacing: Backoff
-    ) -> None:
-        """One readiness wait over all idle partitions; a cancel goes out before its replacement (C79)."""
-        max_wait, min_count, missing = self._terms(demand)
-        wait = self._wait = Wait(frozenset(idle), demand)
-        ready: Sequence[abc.Ready] = ()
-        refusal: TarryError | None = None
-        began = anyio.current_time()
-        with wait.scope:
-            try:
-                session = self._standing.session
-                leader = await session.route(idle[0])
-                ready = await session.wait_ready(
-                    leader,
-                    self._targets(idle),
-                    min_count=min_count,
-                    min_bytes=missing and max(missing - RUN_OVERHEAD, 1),
-                    max_wait=max_wait,
-                )
-            except TarryError as error:
-                refusal = error
-        self._wait = None
-        if wait.scope.cancel_called:
-            return  # replaced: whatever it may have said does not count (C78)
-        if refusal is None:
-            refusals.reset()
-            for item in ready:
-                self._fetches.ready(item.partition)
-        elif isinstance(refusal, (TopicNotFound, DataError)) and refusals.count < REFUSALS_MAX:
-            for partition in idle:
-                self._fetches.ready(partition)  # fetching finds out which of them it is
-        else:
-            self._report_refusal(refusal, refusals)
-        self._answered(demand)
-        self.kick()
-        spacing = refusals.pause() if refusal else _spacing(pacing, began, max_wait, brought=bool(ready))
-        await self._pause("watching", spacing)
-
-    def _fits(self, wait: Wait) -> bool:
-        """Whether a running wait still watches everybody it should, for the demand there is (C73)."""
-        return wait.demand is self._fetches.demand and wait.partitions.issuperset(self._idle())
-
-    def _idle(self) -> list[TopicPartition]:
-        return self._fetches.idle(self._active())
+    def _is_active(self, partition: TopicPartition) -> bool:
+        """It may be read, has a position and a leader, and is not stopped."""
+        place = self._positions.get(partition)
+        is_readable = place is not None and place.is_open and place.fetch_at is not None
+        return is_readable and partition not in self.stopped and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
-        """Partitions that may be read, have a position, and are not stopped."""
-        return [partition for partition in self._positions.readable() if partition not in self.stopped]
+        return [partition for partition in self._positions if self._is_active(partition)]
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[abc.FetchTarget]:
         """Always the explicit position (C28)."""
@@ -603,68 +583,47 @@ class Worker:
             for partition, place in places
         ]
 
-    # ------------------------------------------------------------------------------------------- demand
-
-    def _terms(self, demand: Demand | None) -> tuple[float, int, int | None]:
-        """Wait, messages and bytes to ask the log for: what is left of a demand (C8), else what the options say."""
-        if demand is None:
-            return min(self._poll.max_wait or LOG_WAIT_MAX, LOG_WAIT_MAX), self._poll.min_count, None
-        left = max(demand.deadline - anyio.current_time(), 0.0)
-        return min(left, LOG_WAIT_MAX), *self._fetches.missing(demand)
-
-    def _answered(self, demand: Demand | None) -> None:
-        """The log has answered or refused a request for `demand`; behind the end of its wait that was the last one."""
-        if demand is not None and anyio.current_time() >= demand.deadline:
-            demand.asked = True
-        self._settle()
-
-    def _settle(self) -> None:
-        """The wait of a poll is over once the log was asked up to its end and everything known was fetched."""
-        demand = self._fetches.demand
-        if demand is not None and demand.asked and not demand.over and not self._fetches.busy:
-            demand.over = True
-            self._arrived()
-
     # ------------------------------------------------------------------------------------------- refusals
 
-    async def _fetch_refused(
-        self,
-        error: TarryError,
-        partitions: Sequence[TopicPartition],
-        epochs: Sequence[int],
-        refusals: Refusals,
-        *,
-        waited: bool,
-    ) -> None:
+    async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> None:
         """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
+        partitions = order.plan.partitions
         if not isinstance(error, (TopicNotFound, DataError)):
             for partition in partitions:
                 self._fetches.drained(partition)
             demand = self._fetches.demand
             if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
                 demand.over = True
-            self._report_refusal(error, refusals)
+            self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
         elif waited or len(partitions) > 1:
-            await self._fetch_singly(partitions, refusals)
-        elif self._is_same(partitions[0], epochs[0]):
-            self._stop_partition(partitions[0], error)
+            await self._fetch_singly(order.plan, refusals)
+        elif self._is_same(order.targets[0].partition, order.epochs[0]):
+            self._stop_partition(order.targets[0].partition, error)
+
+    def _route_refused(
+        self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
+    ) -> None:
+        """A leader refused a request; if it does not lead (any more), who does is looked up again (C83, C85)."""
+        for partition in self._routes.refused(leader, partitions, error):
+            self._fetches.drained(partition)
+        self._report_refusal(error, refusals)
 
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
         return place is not None and place.epoch == epoch
 
-    async def _fetch_singly(self, partitions: Sequence[TopicPartition], refusals: Refusals) -> None:
+    async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        for partition in partitions:
+        for partition in refused.partitions:
             self._fetches.ready(partition)
-        for partition in partitions:
-            room = self._fetches.room()
-            if room is not None and partition in self._active():
-                await self._fetch(self._targets([partition]), refusals, count=room[0], max_bytes=room[1])
+        for partition in refused.partitions:
+            plan = self._fetches.plan(1, partial(_only, partition, refused.lane))
+            if plan is not None and self._is_active(partition):
+                await self._fetch(self._order(plan), refusals)
 
     def _report_refusal(self, error: TarryError, refusals: Refusals) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
@@ -679,7 +638,7 @@ class Worker:
             self._log_refusal(error, line)
         if is_overdue or not may_pass:
             self._errors[None] = error
-        self._settle()
+        self._watching.settle()
         self._arrived()
 
     def _log_refusal(self, error: TarryError, count: int) -> None:
@@ -690,20 +649,15 @@ class Worker:
         self.stopped[partition] = self._errors[partition] = error
         self._fetches.drained(partition)
         self._fetches.settled(partition)
-        self._withdraw()
+        self._withdraw([partition])
         self._instruments.emit("partition_stopped", partition=partition, error=str(error))
-        self._settle()
+        self._watching.settle()
         self.kick()
         self._arrived()
 
 
-def _spacing(pacing: Backoff, began: float, max_wait: float, *, brought: bool) -> float:
-    """How long to wait before asking again: no time, unless the log keeps answering empty ahead of time (K41)."""
-    elapsed, spacing = anyio.current_time() - began, pacing.next()
-    if brought or elapsed >= min(spacing, max_wait * EARLY):
-        pacing.reset()
-        return 0.0
-    return spacing - elapsed
+def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:
+    return lane if partition == wanted else None
 
 
 def _cause(error: BaseException) -> BaseException:

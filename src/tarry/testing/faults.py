@@ -40,6 +40,7 @@ from tarry.brokers.local.view import own
 from tarry.client import Client
 from tarry.config import LogOptions
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, UsageError
+from tarry.testing.leaders import Leaders
 from tarry.testing.scripted import Call, CarryOut, Operation, Script, ScriptedBroker, ScriptedSession
 from tarry.testing.virtual_time import VirtualClock
 from tarry.types import TopicPartition
@@ -110,6 +111,8 @@ class FaultyLog:
         seed: of everything that happens by chance, here and in the layers. Under virtual time equal seeds give equal
             runs.
         faults: may be replaced at any time by `log.faults = ...`; `Faults()` ends all that is random.
+        leaders: so many lead its partitions (at most 12); with several, `log.leaders` moves partitions between them
+            and sends them away. One leads everything, as in the embedded log, and `log.leaders` is None.
         observe: see `Observer`.
 
     `pump` runs now, or ran until the crash; it may be looked at. `is_up` is False between a crash and the restart.
@@ -123,10 +126,12 @@ class FaultyLog:
         options: LogOptions | None = None,
         clock: abc.Clock | None = None,
         observe: Observer = lambda _, __: None,
+        leaders: int = 1,
     ) -> None:
         self.faults = faults or Faults()
         self.counts: Counter[FaultKind] = Counter()
         self.chance = random.Random(seed)
+        self.leaders = None if leaders == 1 else Leaders(leaders)
         self.store = _SlowStore(clock or VirtualClock(), self._submitted)
         self._options = options or LogOptions()
         self._clock = clock or VirtualClock()
@@ -274,8 +279,8 @@ class FaultLayer(ScriptedBroker):
     A cancel reaches the log at once, unless the connection is cut: then the log keeps the request, and may carry it
     out, until it notices at the end of the cut.
 
-    Leaders that move will belong here: one connection to each of several machines, and `route` says which. Now there is
-    one machine, and `route` answers whatever its pump does.
+    There is one machine; where it has several leaders (see `FaultyLog`), they are told apart by name, and `route`
+    answers who leads at present.
     """
 
     def __init__(self, log: FaultyLog, script: Script | None = None) -> None:
@@ -409,6 +414,8 @@ class FaultLayer(ScriptedBroker):
 
     def _is_prompt(self, call: Call, fate: Fate) -> bool:
         """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
+        if self.log.leaders is not None and self.log.leaders.is_deaf(call):
+            return False
         is_slow = _is_change(call) and not self.log.syncs_at_once
         return fate == NO_FATE and self.is_open and self.log.is_up and not is_slow
 
@@ -466,7 +473,10 @@ class FaultSession(ScriptedSession):
         self._lost: TarryError | None = None
 
     async def _carry_out(self, call: Call) -> Any:
-        return await self._layer.transmit(call, partial(self._served, call))
+        carry_out: CarryOut = partial(self._served, call)
+        if (leaders := self._layer.log.leaders) is not None:
+            carry_out = partial(leaders.serve, call, carry_out)
+        return await self._layer.transmit(call, carry_out)
 
     async def _served(self, call: Call) -> Any:
         if self._lost is not None:

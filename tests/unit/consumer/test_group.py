@@ -31,6 +31,8 @@ from tests.unit.consumer.rig import (
     offsets,
     opened,
     owns,
+    places,
+    settled,
     start,
     take,
     take_all,
@@ -446,6 +448,24 @@ class TestStoresInARebalance:
             await anyio.sleep(4.0)
             assert {(number, before[number] + offset) for number in range(4) for offset in range(100)} <= finished
             await first.shutdown()
+
+
+class TestFromOneToTwo:
+    @rule("C73", "C84")
+    @virtual(seeds=3)
+    async def test_a_second_partition_does_not_wait_for_the_end_of_the_first_ones_poll(self) -> None:
+        async with opened(2) as rig, rig.member() as first, rig.member() as second:
+            await owns(first, 1)
+            (mine,) = await owns(second, 1)
+            await settled()
+            assert [call.outcome for call in rig.calls("poll")][-2:] == ["open", "open"]
+            await first.shutdown()
+            await owns(second, 2)
+            began = anyio.current_time()
+            (other,) = {P0, P1} - {mine}
+            await rig.append(other, b"a")
+            assert places([await anext(second)]) == [(other.partition, 0)]
+            assert anyio.current_time() == began
 
 
 class TestTheUnion:

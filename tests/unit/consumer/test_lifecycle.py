@@ -16,7 +16,6 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import (
     ConfigError,
     ConfigTypeError,
-    FeatureUnavailable,
     InvalidName,
     LogUnavailable,
     NotReady,
@@ -424,10 +423,12 @@ class TestPartitionsAreNamed:
                 await consumer.store_offset(0, Offset(-1))
 
     @virtual()
-    async def test_more_partitions_than_a_request_can_name_are_refused_for_now(self) -> None:
-        async with opened({"wide": 1001}) as rig:
-            with pytest.raises(FeatureUnavailable, match="1001 partitions"):
-                await rig.consumer("wide").__aenter__()
-            async with rig.consumer("wide", partitions=list(range(1000))) as consumer:
-                await rig.append(TopicPartition("wide", 999), b"a")
-                assert (await anext(consumer)).partition == 999
+    async def test_there_may_be_more_partitions_than_one_request_can_name(self) -> None:
+        async with opened({"wide": 1001}) as rig, rig.consumer("wide") as consumer:
+            await consumer.ready()
+            await settled()
+            waits = rig.calls("wait_ready")
+            assert sorted(len(wait.arguments["targets"]) for wait in waits) == [1, 1000]
+            for number in (1000, 0):
+                await rig.append(TopicPartition("wide", number), b"a")
+                assert (await anext(consumer)).partition == number

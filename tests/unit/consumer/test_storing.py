@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
@@ -150,6 +152,37 @@ class TestStoreOffset:
                 await anyio.sleep(10)
                 assert [(call.at, call.arguments["offset"]) for call in rig.calls("store_offset")] == [(0, 3), (1, 9)]
                 assert rig.stored(P0) == 9
+
+    @rule("K44")
+    @virtual(seeds=2)
+    async def test_a_store_keeps_to_its_time_limit_while_the_log_is_silent(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 100)
+            seen: list[float] = []
+
+            async def read() -> None:
+                async with rig.consumer(name="other", commit=AutoCommit.disabled()) as other:
+                    async for _ in other:
+                        seen.append(anyio.current_time())
+                        await anyio.sleep(0.5)
+
+            reader = start(tasks, read)
+            async with rig.consumer() as consumer:
+                messages = await take(consumer, 5)
+                back = anyio.Event()
+                await anyio.sleep(1)
+                rig.script.on("store_offset", do=hold(back))
+                with pytest.raises(TimeoutError), anyio.fail_after(2):
+                    await consumer.store_offset(messages[3])
+                assert anyio.current_time() == pytest.approx(3.0, abs=0.01)
+                await anyio.sleep(28)
+                back.set()
+                assert max(later - earlier for earlier, later in pairwise(seen)) < 0.6
+                await anyio.sleep(2)
+                await consumer.store_offset(messages[4])
+                assert anyio.current_time() < 33.5
+                assert rig.stored(P0) == consumer.last_stored(0) == 4
+            await reader.cancel()
 
     @rule("C55")
     @virtual()

@@ -12,10 +12,11 @@ from tests.marks import rule
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AUTOMATIC: list[Mode] = ["finished", "interval"]
+QUEUING: list[Mode] = ["each_message", "each_batch", "every_nth", "after_each", "after_nth", "after_head"]
 
 
-def commits(mode: Mode = "disabled", *, stored: int | None = None) -> Commits:
-    machine = Commits(mode)
+def commits(mode: Mode = "disabled", *, stored: int | None = None, n: int | None = None) -> Commits:
+    machine = Commits(mode, n=n)
     machine.found(P0, None if stored is None else Offset(stored))
     return machine
 
@@ -154,7 +155,140 @@ class TestWhatTheModesStore:
         assert machine.final(P0) is None
 
 
+def triggers(machine: Commits, *, head: int = 9) -> tuple[list[int], list[int]]:
+    """Hand over 0 to 9 one by one as a list, each handled; at which of them a hand-over, or a return, queues it."""
+    handed: list[int] = []
+    returned: list[int] = []
+    for offset in map(Offset, range(10)):
+        if machine.handed_over(P0, offset, offset, end=Offset(9)):
+            handed.append(offset)
+            assert machine[P0].queued == offset
+        if machine.returned(P0, offset, Offset(head)):
+            returned.append(offset)
+            assert machine[P0].queued == offset
+    return handed, returned
+
+
+class TestWhatQueuesAStore:
+    @rule("C43")
+    def test_each_message_when_it_is_handed_over(self) -> None:
+        assert triggers(commits("each_message")) == (list(range(10)), [])
+
+    @rule("C44")
+    def test_each_batch_when_its_last_message_is_handed_over(self) -> None:
+        assert triggers(commits("each_batch")) == ([9], [])
+
+    @rule("C45")
+    @pytest.mark.parametrize(("n", "offsets"), [(1, list(range(10))), (3, [0, 3, 6, 9]), (8, [0, 8]), (50, [0])])
+    def test_every_nth_goes_by_the_offset(self, n: int, offsets: list[int]) -> None:
+        assert triggers(commits("every_nth", n=n)) == (offsets, [])
+
+    @rule("C45")
+    def test_every_nth_does_not_count_messages(self) -> None:
+        machine = commits("every_nth", n=5)
+        assert not any(machine.handed_over(P0, Offset(at), Offset(at), end=Offset(14)) for at in (11, 12, 13, 14))
+        assert machine.handed_over(P0, Offset(15), Offset(15), end=Offset(15))
+
+    @rule("C46")
+    def test_after_each_when_the_handler_returned(self) -> None:
+        assert triggers(commits("after_each")) == ([], list(range(10)))
+
+    @rule("C47")
+    def test_after_nth_when_the_handler_returned_and_by_the_offset(self) -> None:
+        assert triggers(commits("after_nth", n=4)) == ([], [0, 4, 8])
+
+    @rule("C48")
+    @pytest.mark.parametrize(("head", "offsets"), [(9, [9]), (4, [4]), (30, [])])
+    def test_after_head_at_the_newest_message_and_not_at_the_end_of_a_list(self, head: int, offsets: list[int]) -> None:
+        assert triggers(commits("after_head"), head=head) == ([], offsets)
+
+    @pytest.mark.parametrize("mode", ["disabled", "finished", "interval", "on_poll"])
+    def test_nothing_in_the_other_modes(self, mode: Mode) -> None:
+        machine = commits(mode)
+        assert triggers(machine) == ([], [])
+        assert machine.queued(P0) is None
+
+    @rule("C43", "C44", "C45")
+    @pytest.mark.parametrize(
+        ("mode", "first", "queued"),
+        [("each_message", 3, 18), ("each_batch", 3, 18), ("every_nth", 3, 14), ("every_nth", 15, None)],
+    )
+    def test_a_whole_batch_is_handed_over_at_once(self, mode: Mode, first: int, queued: int | None) -> None:
+        machine = commits(mode, n=7)
+        assert machine.handed_over(P0, Offset(first), Offset(18), end=Offset(18)) == (queued is not None)
+        assert machine[P0].queued == queued
+
+    @rule("C51")
+    @pytest.mark.parametrize("mode", QUEUING)
+    def test_what_was_queued_collapses_to_the_newest_and_is_stored_once(self, mode: Mode) -> None:
+        machine = commits(mode)
+        triggers(machine)
+        assert send(machine, machine.queued(P0)) == (9, False)
+        assert machine.queued(P0) is None
+
+    @rule("C53")
+    def test_a_failed_one_is_due_again(self) -> None:
+        machine = commits("each_message")
+        triggers(machine)
+        assert machine.queued(P0) is not None  # sent, and refused
+        assert machine.queued(P0) is not None
+
+    def test_what_the_user_stored_beyond_it_is_not_lowered(self) -> None:
+        machine = commits("after_each")
+        triggers(machine)
+        send(machine, machine.asked(P0, Offset(40)))
+        assert machine.queued(P0) is None
+
+    @pytest.mark.parametrize("mode", QUEUING)
+    def test_a_seek_takes_back_what_was_queued(self, mode: Mode) -> None:
+        machine = commits(mode)
+        triggers(machine)
+        machine.sought(P0, Position(3))
+        assert machine.queued(P0) is None
+
+    @rule("C55")
+    def test_so_does_a_delete(self) -> None:
+        machine = commits("each_message")
+        triggers(machine)
+        send(machine, machine.deleted(P0))
+        assert machine.queued(P0) is None
+
+
+class TestCombined:
+    @rule("C50")
+    @pytest.mark.parametrize("mode", QUEUING)
+    def test_the_timer_stores_what_was_delivered_besides_what_is_queued(self, mode: Mode) -> None:
+        machine = commits(mode, n=100)
+        machine.delivered(P0, Offset(3))
+        assert send(machine, machine.due(P0)) == (3, False)
+        assert machine.queued(P0) is None
+        machine.handed_over(P0, Offset(100), Offset(100), end=Offset(100))
+        machine.returned(P0, Offset(100), Offset(100))
+        assert send(machine, machine.queued(P0)) == (100, False)
+
+
 class TestTheEnd:
+    @rule("C34")
+    @pytest.mark.parametrize("mode", QUEUING)
+    def test_what_was_queued_ahead_of_the_work_is_brought_back(self, mode: Mode) -> None:
+        machine = commits(mode)
+        triggers(machine)
+        deliver(machine, 9, finished=4)
+        send(machine, machine.queued(P0))
+        assert machine[P0].stored == 9
+        assert send(machine, machine.final(P0)) == (4, True)
+
+    @rule("C34")
+    @pytest.mark.parametrize("mode", ["interval", *QUEUING])
+    def test_behind_the_last_word_no_mode_stores_anything(self, mode: Mode) -> None:
+        machine = commits(mode)
+        triggers(machine)
+        deliver(machine, 9, finished=4)
+        send(machine, machine.final(P0))
+        assert machine.due(P0) is None
+        assert machine.queued(P0) is None
+        assert machine[P0].stored == 4
+
     @pytest.mark.parametrize("mode", AUTOMATIC)
     @rule("C34", "K03")
     def test_it_brings_the_stored_offset_to_the_last_finished_message(self, mode: Mode) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,23 +31,26 @@ class Run:
     """What happened since the consumer began, or since the last seek.
 
     `base`: the position at which it began, None for the very beginning of the consumer; `confirmed`: what the log said
-    last. `answered`: a store made in this run was answered. `given`: all that the user stored himself.
+    last. `answered`: a store made in this run was answered. `given`: all that the user stored himself. `queued`: the
+    newest offset that the mode has queued.
     """
 
     base: int | None
     delivered: int | None = None
     finished: int | None = None
     answered: bool = False
+    queued: int | None = None
     given: list[int] = field(default_factory=list[int])
 
 
 class CommitsMachine(RuleBasedStateMachine):
     """One partition, one mode, one log; each store is accepted, refused, or lost with or without effect."""
 
-    @initialize(mode=st.sampled_from(["disabled", "finished", "interval", "on_poll"]), held=st.none() | OFFSET)
-    def begin(self, mode: Mode, held: int | None) -> None:
-        self.commits = Commits(mode)
+    @initialize(mode=st.sampled_from(get_args(Mode)), held=st.none() | OFFSET, n=st.integers(1, 4))
+    def begin(self, mode: Mode, held: int | None, n: int) -> None:
+        self.commits = Commits(mode, n=n)
         self.mode = mode
+        self.n = n
         self.held = held  # what the log holds
         self.confirmed = held
         self.floor = held
@@ -59,14 +62,40 @@ class CommitsMachine(RuleBasedStateMachine):
 
     # ---- reading
 
-    @rule(count=st.integers(1, 4))
-    def deliver(self, count: int) -> None:
-        """The next read: what was handed out before is finished by it."""
+    @rule(count=st.integers(1, 4), behind=st.integers(0, 2))
+    def deliver(self, count: int, behind: int) -> None:
+        """The next read: what was handed out before is finished by it. So many more are in the list."""
         if self.run.delivered is not None:
             self.finish()
-        self.next += count
-        self.run.delivered = self.next - 1
-        self.commits.delivered(PARTITION, Offset(self.next - 1))
+        first, self.next = self.next, self.next + count
+        last = self.run.delivered = self.next - 1
+        queues = {
+            "each_message": [last],
+            "each_batch": [last] if not behind else [],
+            "every_nth": [offset for offset in range(first, self.next) if offset % self.n == 0],
+        }.get(self.mode, [])
+        assert self.commits.handed_over(PARTITION, Offset(first), Offset(last), end=Offset(last + behind)) == bool(
+            queues
+        )
+        self.queue(queues)
+        self.commits.delivered(PARTITION, Offset(last))
+
+    @rule(behind=st.integers(0, 2))
+    def handler_returns(self, behind: int) -> None:
+        """So many more messages were in the log when the one in hand was served."""
+        if self.run.delivered is None:
+            return
+        self.finish()
+        offset = self.run.delivered
+        is_wanted = {"after_each": True, "after_nth": offset % self.n == 0, "after_head": not behind}.get(
+            self.mode, False
+        )
+        assert self.commits.returned(PARTITION, Offset(offset), Offset(offset + behind)) == is_wanted
+        self.queue([offset] if is_wanted else [])
+
+    def queue(self, offsets: list[int]) -> None:
+        if offsets:
+            self.run.queued = max([*offsets, *([] if self.run.queued is None else [self.run.queued])])
 
     @rule()
     def finish(self) -> None:
@@ -143,13 +172,23 @@ class CommitsMachine(RuleBasedStateMachine):
         if fate == "accepted":
             assert self.held is None
             self.run.given = []
+            self.run.queued = None
             self.floor = None
             self.run.base = 0 if self.run.base is not None else None
 
     @rule(fate=FATE)
     def period_is_over(self, fate: Fate) -> None:
-        store = self.commits.due(PARTITION)
-        mark = {"finished": self.run.finished, "interval": self.run.delivered}.get(self.mode)
+        """The modes without a timer of their own may have an interval beside them."""
+        mark = self.run.finished if self.mode == "finished" else self.run.delivered
+        has_timer = self.mode not in {"disabled", "on_poll"}
+        self.mode_stores(self.commits.due(PARTITION), mark if has_timer else None, fate)
+
+    @rule(fate=FATE)
+    def queue_is_worked_off(self, fate: Fate) -> None:
+        self.mode_stores(self.commits.queued(PARTITION), self.run.queued, fate)
+
+    def mode_stores(self, store: Store | None, mark: int | None, fate: Fate) -> None:
+        """`mark`: what should be stored."""
         if store is None:
             is_sought = self.run.base is not None and not self.run.answered
             newest = None if mark is None else max([mark, *self.run.given])

@@ -11,7 +11,7 @@ from tarry._wire.batch import seal
 from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
 from tests.marks import rule
 
-P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
 
 
 def segment(partition: TopicPartition, first: int, *runs: Sequence[int]) -> Segment:
@@ -68,7 +68,7 @@ class TestWhatIsFetched:
         machine = fetches()
         machine.ready(P0)
         machine.ready(P1)
-        machine.started([P0])
+        machine.started(Plan((P0,), 1, 1))
         assert machine.plan() is None
         assert machine.room() is None
         assert machine.idle([P0, P1, P2]) == [P2]
@@ -83,7 +83,7 @@ class TestWhatIsFetched:
         plan = machine.plan(targets_max=2)
         assert plan is not None
         assert plan.partitions == (P2, P0)
-        machine.started(plan.partitions)
+        machine.started(plan)
         machine.landed(plan.partitions)
         machine.ready(P0)
         plan = machine.plan(targets_max=2)
@@ -138,7 +138,7 @@ class TestWhatIsFetched:
         seen = [machine.busy]
         machine.ready(P0)
         seen.append(machine.busy)
-        machine.started([P0])
+        machine.started(Plan((P0,), 1, 1))
         seen.append(machine.busy)
         machine.landed([P0])
         seen.append(machine.busy)
@@ -270,7 +270,7 @@ class TestCommittingFetches:
         plan = machine.plan_committing()
         assert plan is not None
         assert plan.partitions == (P1,)
-        machine.started([P1])
+        machine.started(Plan((P1,), 1, 1))
         assert machine.plan_committing() is None
         machine.landed([P1])
         machine.ready(P1)
@@ -330,3 +330,143 @@ def test_a_segment_is_cut_behind_the_message_in_hand() -> None:
         [(0, 10, 14)],
     ]
     assert [run.count for run in up_to(whole, Offset(12)).runs] == [3]
+
+
+class TestLeaders:
+    """Lanes: partitions 0 and 2 are served by "a", 1 and 3 by "b"."""
+
+    @staticmethod
+    def lane(partition: TopicPartition) -> str:
+        return "ab"[partition.partition % 2]
+
+    @rule("C82")
+    def test_each_is_asked_side_by_side_with_the_others(self) -> None:
+        machine = fetches()
+        for partition in (P1, P0, P2):
+            machine.ready(partition)
+        first = machine.plan(1000, self.lane, lanes=2)
+        assert first is not None
+        assert (first.lane, first.partitions) == ("b", (P1,))
+        machine.started(first)
+        second = machine.plan(1000, self.lane, lanes=2)
+        assert second is not None
+        assert (second.lane, second.partitions) == ("a", (P0, P2))
+        machine.started(second)
+        machine.ready(P3)
+        assert machine.plan(1000, self.lane, lanes=2) is None  # one fetch at a time to each
+        machine.landed(first.partitions)
+        assert machine.flights == [second]
+        third = machine.plan(1000, self.lane, lanes=2)
+        assert third is not None
+        assert third.partitions == (P3,)
+
+    def test_who_cannot_be_asked_keeps_nobody_waiting(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.ready(P1)
+        plan = machine.plan(1000, lambda partition: None if partition == P0 else "b")
+        assert plan is not None
+        assert plan.partitions == (P1,)
+        machine.is_awaited = True
+        assert machine.plan_committing(lambda partition: None if partition == P0 else "b") == Plan((P1,), 10, 1000, "b")
+        assert machine.plan_committing(lambda _: None) is None
+
+    @rule("K23")
+    def test_what_is_out_is_reserved_and_leaves_room_for_the_others(self) -> None:
+        machine = fetches(count=10, max_bytes=1000, messages_max=20, bytes_max=2000)
+        plans: list[Plan] = []
+        for number in range(12):
+            machine.ready(TopicPartition("t", number))
+        while (plan := machine.plan(1, lambda partition: partition, lanes=12)) is not None:
+            plans.append(plan)
+            machine.started(plan)
+        assert [plan.count for plan in plans] == [10, 5, 3, 1]
+        assert [plan.max_bytes for plan in plans] == [1000, 500, 250, 125]  # less would not be worth a request
+
+    def test_the_first_of_several_takes_half_at_most(self) -> None:
+        machine = fetches(count=10, max_bytes=1000, messages_max=10, bytes_max=1000)
+        machine.ready(P0)
+        machine.ready(P1)
+        first = machine.plan(1000, self.lane, lanes=2)
+        assert first is not None
+        assert (first.count, first.max_bytes) == (5, 500)
+        machine.started(first)
+        assert machine.plan(1000, self.lane, lanes=2) == Plan((P1,), 3, 250, "b")
+
+
+class TestPausing:
+    @rule("K48")
+    def test_what_is_set_aside_is_not_taken_and_comes_back_in_order(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [5, 5]))
+        machine.put(segment(P1, 0, [5]))
+        size = machine.size
+        machine.set_aside(P0)
+        machine.set_aside(P0)
+        machine.put(segment(P0, 2, [5]))  # a fetch that was out
+        assert machine.messages == 1
+        assert spans(machine.segments) == [(1, 0, 0), (0, 0, 1), (0, 2, 2)]
+        assert taken(machine) == [(1, 0, 0)]
+        assert (machine.messages, machine.size) == (0, 0)
+        machine.bring_back(P0)
+        assert machine.messages == 3
+        assert machine.size == size
+        assert taken(machine) == [(0, 0, 1), (0, 2, 2)]
+
+    @rule("K48")
+    def test_what_is_given_back_of_it_comes_first(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 2, [5]))
+        machine.set_aside(P0)
+        machine.put_first(segment(P0, 1, [5]))
+        assert taken(machine) == []
+        machine.bring_back(P0)
+        assert taken(machine) == [(0, 1, 1), (0, 2, 2)]
+
+    @rule("K48")
+    def test_nothing_more_is_fetched_until_it_goes_on(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.set_aside(P0)
+        machine.ready(P0)
+        assert machine.plan() is None
+        assert not machine.busy
+        machine.bring_back(P0)
+        plan = machine.plan()
+        assert plan is not None
+        assert plan.partitions == (P0,)
+
+    @rule("K48", "C60")
+    def test_a_doubt_waits_too(self) -> None:
+        machine = fetches()
+        machine.is_awaited = True
+        machine.doubted(P0)
+        machine.set_aside(P0)
+        machine.ready(P1)
+        assert machine.plan_committing() == Plan((P1,), 10, 1000)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+        machine.set_aside(P0)
+        machine.settled(P0)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P1,), 10, 1000)
+        machine.set_aside(P0)
+        machine.doubted(P0)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+
+    @rule("K48", "C33")
+    def test_a_seek_drops_what_is_set_aside_and_the_pause_goes_on(self) -> None:
+        machine = fetches()
+        machine.set_aside(P0)
+        machine.put(segment(P0, 0, [5]))
+        machine.void(P0)
+        machine.put(segment(P0, 7, [5]))
+        assert taken(machine) == []
+        machine.bring_back(P0)
+        assert taken(machine) == [(0, 7, 7)]
+
+    def test_who_was_not_set_aside_is_not_brought_back(self) -> None:
+        machine = fetches()
+        machine.bring_back(P0)
+        assert not machine.busy

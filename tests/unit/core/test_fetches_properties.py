@@ -170,7 +170,7 @@ class FetchesMachine(RuleBasedStateMachine):
         assert 1 <= plan.count <= min(self.count, max(room_count, 1))
         assert 1 <= plan.max_bytes <= min(self.max_bytes, max(room_bytes, 1))
         assert self.fetches.room() == (plan.count, plan.max_bytes)
-        self.fetches.started(plan.partitions)
+        self.fetches.started(plan)
         self.ready = self.ready[len(plan.partitions) :]
         self.flying = plan
 
@@ -280,7 +280,7 @@ def test_the_read_ahead_is_bounded_and_fair() -> None:
         fetches.ready(partition)
     for _ in range(200):
         while (plan := fetches.plan()) is not None:
-            fetches.started(plan.partitions)
+            fetches.started(plan)
             fetches.landed(plan.partitions)
             hungry, *others = plan.partitions  # the first one takes all there is room for, as a log serves it
             count = min(plan.count, max(plan.max_bytes // 97, 1))

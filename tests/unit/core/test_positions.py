@@ -147,3 +147,30 @@ def test_a_history_that_changes_while_a_place_is_closed_leaves_it_closed() -> No
     positions.close(P0)
     positions.reset(P0)
     assert (positions.unresolved(), positions.readable()) == ([], [])
+
+
+@rule("K48")
+def test_a_pause_voids_nothing_survives_a_seek_and_ends_with_the_ownership() -> None:
+    positions = resolved(P0, P1)
+    epoch = positions[P0].epoch
+    positions.pause(P0, "full")
+    assert positions.readable() == [P1]
+    assert positions.paused() == {P0: "full"}
+    assert positions.fetched(P0, epoch, Position(10)) == 0
+    positions.seek(P0, Position(3), HISTORY)
+    positions.reset(P1)
+    assert positions.paused() == {P0: "full"}
+    positions.reset(P0)
+    assert positions.unresolved() == [P0, P1]
+    assert positions.paused() == {P0: "full"}
+    positions.assign({P0: Ownership(1)})
+    assert positions.paused() == {}
+
+
+@rule("K48")
+def test_who_goes_on_is_readable_again() -> None:
+    positions = resolved(P0)
+    positions.pause(P0, "full")
+    positions.pause(P0, None)
+    assert positions.readable() == [P0]
+    assert positions.paused() == {}

@@ -27,6 +27,7 @@ from tarry.errors import (
     TopicNotFound,
 )
 from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, lose_reply, run_virtual
+from tarry.testing.leaders import Leaders
 from tarry.types import Offset, Ownership, Position, Receipt, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import places, settled, start
@@ -563,3 +564,80 @@ async def test_of_a_killed_member_the_group_learns_by_its_silence_only():
             second.touch()
             await anyio.sleep(1)
         assert len(second.assignment.owned) == 2
+
+
+# ------------------------------------------------------------------------------------------------------- leaders
+
+
+@asynccontextmanager
+async def led(count: int = 3) -> AsyncGenerator[tuple[Leaders, FaultyLog, Session]]:
+    """A log with several leaders and a topic of six partitions, and one session."""
+    async with FaultyLog(leaders=count, faults=Faults(grace=GRACE)) as log:
+        layer = FaultLayer(log)
+        await layer.create_topic("t", TopicOptions(partitions=6), exist_ok=False)
+        assert log.leaders is not None
+        yield log.leaders, log, await layer.open_session(IDENTITY, ["t"], [])
+
+
+async def ask(session: Session, leader: Leader, number: int, *, max_wait: float = 0.0) -> object:
+    target = FetchTarget(TopicPartition("t", number), Position(0))
+    return await session.poll(leader, [target], count=100, max_bytes=100_000, max_wait=max_wait)
+
+
+class TestLeaders:
+    @virtual()
+    async def test_the_route_says_who_leads(self) -> None:
+        async with led() as (leaders, _, session):
+            routes = [await session.route(TopicPartition("t", number)) for number in range(6)]
+            assert routes == [f"leader-{number % 3}" for number in range(6)]
+            leaders.move(P0, 2)
+            assert await session.route(P0) == leaders.of(P0) == "leader-2"
+
+    @virtual()
+    async def test_who_does_not_lead_everything_that_is_named_refuses(self) -> None:
+        async with led() as (leaders, log, session):
+            assert isinstance(await ask(session, leaders.names[0], 0), PollReply)
+            assert await ended(partial(ask, session, leaders.names[1], 0)) == (NotAccepted, 0.0)
+            targets = [FetchTarget(TopicPartition("t", number), Position(0)) for number in (0, 3, 4)]
+            with pytest.raises(NotAccepted, match="leader-0 does not lead all of"):
+                await session.wait_ready(leaders.names[0], targets, max_wait=5.0)
+            assert log.pump.parked == 0
+
+    @rule("C83")
+    @virtual(seeds=2)
+    async def test_what_waits_for_a_partition_ends_when_it_moves(self) -> None:
+        async with led() as (leaders, log, session), anyio.create_task_group() as tasks:
+            moved = start(tasks, partial(ask, session, leaders.names[0], 0, max_wait=9.0))
+            stays = start(tasks, partial(ask, session, leaders.names[0], 3, max_wait=9.0))
+            await settled()
+            leaders.move(P0, 0)  # nothing changes
+            await settled()
+            assert (moved.outcome, log.pump.parked) == ("running", 2)
+            leaders.move(P0, 1)
+            await settled()
+            assert isinstance(moved.error, NotAccepted)
+            assert (stays.outcome, log.pump.parked) == ("running", 1)
+            tasks.cancel_scope.cancel()
+
+    @virtual(seeds=2)
+    async def test_a_leader_that_is_away_answers_nothing(self) -> None:
+        async with led() as (leaders, log, session), anyio.create_task_group() as tasks:
+            waits = start(tasks, partial(ended, partial(ask, session, leaders.names[0], 0, max_wait=4.0)))
+            other = start(tasks, partial(ask, session, leaders.names[1], 1, max_wait=60.0))
+            await anyio.sleep(1)
+            leaders.go(0)
+            await settled()
+            assert log.pump.parked == 1
+            assert await ended(partial(ask, session, leaders.names[0], 3)) == (LogUnavailable, GRACE)
+            store = partial(session.store_offset, P0, Offset(0), ownership=Ownership(0))
+            assert await ended(store) == (OutcomeUnknown, GRACE)
+            await waits.done.wait()
+            assert waits.result == (LogUnavailable, 4.0 + GRACE)
+            leaders.come(0)
+            assert isinstance(await ask(session, leaders.names[0], 0), PollReply)
+            assert other.outcome == "running"
+            tasks.cancel_scope.cancel()
+
+    def test_there_are_twelve_at_most(self) -> None:
+        with pytest.raises(ValueError, match="1 to 12 leaders, not 13"):
+            FaultyLog(leaders=13)

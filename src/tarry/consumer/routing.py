@@ -1,0 +1,125 @@
+"""Looks routes up: who leads the partitions that a consumer holds (C86, C88, C113).
+
+Whoever knows the routes is asked over the session, apart from the leaders; a leader that is lost takes nothing with it
+but its own partitions. While a route is looked up nothing is asked about its partition, and all others go on.
+
+Not here: which routes are in doubt, and what follows from the answers (`_core.routes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import anyio
+
+from tarry import abc
+from tarry._core.backoff import Refusals
+from tarry._core.routes import Routes
+from tarry.consumer.bell import Bell
+from tarry.consumer.standing import Standing
+from tarry.errors import LogUnavailable, TarryError
+from tarry.types import TopicPartition
+
+T = TypeVar("T")
+
+LOOKUPS_MAX = 16
+"""So many lookups are out at a time (C86)."""
+EARLY_S = 0.1
+"""So long the first answers of a round wait for the others, to make one change of them."""
+
+
+class Routing:
+    """Keeps `routes` up to date.
+
+    Args:
+        held: the partitions of the consumer, in order, without those that are stopped.
+        changed: called when waits have to be replaced, or may begin.
+        refused: told of the first lookup that failed, in the order of the partitions.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        routes: Routes,
+        *,
+        held: Callable[[], Iterable[TopicPartition]],
+        bell: Bell,
+        changed: Callable[[], None],
+        refused: Callable[[TarryError, Refusals], None],
+        random: Callable[[], float],
+    ) -> None:
+        self._standing = standing
+        self._routes = routes
+        self._held = held
+        self._bell = bell
+        self._changed = changed
+        self._refused = refused
+        self._refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
+        self.first_round = anyio.Event()
+
+    async def run(self) -> None:
+        """Look up whatever is stale, until cancelled."""
+        while True:
+            if self._routes.assign(self._held()):
+                self._changed()
+            stale = self._routes.stale()
+            if not stale:
+                self.first_round.set()
+                await self._bell.heard("routing")
+                continue
+            failure = await self._look_up(stale)
+            self.first_round.set()
+            if failure is None:
+                self._refusals.reset()
+            else:
+                self._refused(failure, self._refusals)
+                await anyio.sleep(self._refusals.pause())
+
+    async def _look_up(self, stale: Sequence[TopicPartition]) -> TarryError | None:
+        """One round; the failure of the first partition that failed, whenever that was (C88)."""
+        found: dict[TopicPartition, str] = {}
+        failures: dict[TopicPartition, TarryError] = {}
+
+        async def look_up(partition: TopicPartition) -> None:
+            try:
+                with anyio.fail_after(abc.REQUEST_GRACE):
+                    found[partition] = await self._standing.session.route(partition)
+            except TimeoutError:
+                failures[partition] = LogUnavailable(f"{partition}: nobody says who leads it")
+            except TarryError as error:
+                failures[partition] = error
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._take_early, found)
+            await side_by_side(look_up, stale, LOOKUPS_MAX)
+            tasks.cancel_scope.cancel()
+        self._take(found)
+        return next((failures[partition] for partition in stale if partition in failures), None)
+
+    async def _take_early(self, found: dict[TopicPartition, str]) -> None:
+        """A lookup that hangs keeps nobody else waiting."""
+        while True:
+            await anyio.sleep(EARLY_S)
+            self._take(found)
+
+    def _take(self, found: dict[TopicPartition, str]) -> None:
+        """Empty `found` into the routes."""
+        if found:
+            self._routes.found(found)
+            found.clear()
+            self._changed()
+
+
+async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T], limit: int) -> None:
+    """Do something for each item, in their order, with so many under way at a time."""
+    left = iter(items)
+    async with anyio.create_task_group() as tasks:
+        for _, first in zip(range(limit), left, strict=False):
+            tasks.start_soon(_one_after_another, work, first, left)
+
+
+async def _one_after_another(work: Callable[[T], Awaitable[None]], first: T, left: Iterator[T]) -> None:
+    await work(first)
+    for item in left:
+        await work(item)

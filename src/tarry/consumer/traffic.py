@@ -1,0 +1,145 @@
+"""What a consumer's requests to the log came to: a session that passes every call on and counts.
+
+Not here: what is asked, and what becomes of an answer (`worker`, `membership`, `storing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import anyio
+
+from tarry import abc
+from tarry.errors import TarryError
+from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
+
+
+class Traffic:
+    """The requests of one consumer over all its sessions."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+        self.waits = 0
+        self.refusals = 0
+        self.rebalances = 0
+        self.last_error: TarryError | None = None
+        self._due: dict[object, float] = {}
+        self._refused_since: float | None = None
+
+    def observe(self, session: abc.Session) -> abc.Session:
+        """The session, with what goes through it counted here."""
+        return _Observed(session, self)
+
+    def silent_s(self) -> float:
+        """Seconds for which the log has owed an answer: one is overdue, or none but refusals came."""
+        since = [*self._due.values(), *([] if self._refused_since is None else [self._refused_since])]
+        return max(anyio.current_time() - min(since), 0.0) if since else 0.0
+
+    @contextmanager
+    def request(self, wait_s: float = 0.0, *, is_prelude: bool = False) -> Generator[None]:
+        """A request is out that the log may answer after `wait_s`; a prelude to another one is no progress alone."""
+        token = object()
+        self._due[token] = anyio.current_time() + wait_s
+        try:
+            yield
+        except TarryError as error:
+            self.refusals += 1
+            self.last_error = error
+            if self._refused_since is None:
+                self._refused_since = anyio.current_time()
+            raise
+        else:
+            if not is_prelude:
+                self._refused_since = None
+        finally:
+            del self._due[token]
+
+
+class _Observed(abc.Session):
+    def __init__(self, session: abc.Session, traffic: Traffic) -> None:
+        self._session = session
+        self._traffic = traffic
+
+    @property
+    def assignment(self) -> abc.Assignment:
+        return self._session.assignment
+
+    async def changed(self, version: int) -> abc.Assignment:
+        assignment = await self._session.changed(version)
+        self._traffic.rebalances += 1
+        return assignment
+
+    async def route(self, partition: TopicPartition) -> abc.Leader:
+        with self._traffic.request(is_prelude=True):
+            return await self._session.route(partition)
+
+    async def resolve(self, partition: TopicPartition, start: Position | Start) -> abc.Resolved:
+        with self._traffic.request():
+            return await self._session.resolve(partition, start)
+
+    async def wait_ready(
+        self,
+        leader: abc.Leader,
+        targets: Sequence[abc.FetchTarget],
+        *,
+        min_count: int = 1,
+        min_bytes: int | None = None,
+        max_wait: float,
+    ) -> Sequence[abc.Ready]:
+        self._traffic.waits += 1
+        with self._traffic.request(max_wait):
+            return await self._session.wait_ready(
+                leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait
+            )
+
+    async def poll(
+        self,
+        leader: abc.Leader,
+        targets: Sequence[abc.FetchTarget],
+        *,
+        count: int,
+        max_bytes: int,
+        min_count: int = 1,
+        max_wait: float = 0.0,
+        commit: bool = False,
+    ) -> abc.PollReply:
+        self._traffic.polls += 1
+        with self._traffic.request(max_wait):
+            return await self._session.poll(
+                leader,
+                targets,
+                count=count,
+                max_bytes=max_bytes,
+                min_count=min_count,
+                max_wait=max_wait,
+                commit=commit,
+            )
+
+    async def stored_offset(self, partition: TopicPartition) -> Offset | None:
+        with self._traffic.request(is_prelude=True):
+            return await self._session.stored_offset(partition)
+
+    async def store_offset(
+        self,
+        partition: TopicPartition,
+        offset: Offset | None,
+        *,
+        ownership: Ownership,
+        history: HistoryId | None = None,
+        lower: bool = False,
+    ) -> Offset | None:
+        with self._traffic.request():
+            return await self._session.store_offset(
+                partition, offset, ownership=ownership, history=history, lower=lower
+            )
+
+    async def release(self, partitions: Sequence[TopicPartition]) -> None:
+        with self._traffic.request():
+            await self._session.release(partitions)
+
+    def touch(self) -> None:
+        self._session.touch()
+
+    async def leave(self) -> None:
+        await self._session.leave()

@@ -1,0 +1,116 @@
+"""Several leaders over one log: who leads which partition, moves, and leaders that are away.
+
+The log itself stays one; a leader is a name that a request has to carry. Who asks one that does not lead what the
+request names is told so, a request that waits ends when its partition moves, and what a leader that is away is asked
+for is lost. Coordination (sessions, groups, topics, appends) has no leader here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from tarry.abc import Leader
+from tarry.errors import NotAccepted
+from tarry.testing.scripted import Call, CarryOut
+from tarry.types import TopicPartition
+
+LEADERS_MAX = 12
+OF_A_PARTITION = frozenset(("resolve", "stored_offset", "store_offset"))
+"""Requests that a session takes to the leader of their partition by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stay:
+    """A request that a leader has and has not answered."""
+
+    leader: Leader
+    partitions: Sequence[TopicPartition]
+    is_parked: bool
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Leaders:
+    """Who leads what: partition n is led by leader n modulo their number, until it moves."""
+
+    def __init__(self, count: int) -> None:
+        if not 1 <= count <= LEADERS_MAX:
+            raise ValueError(f"1 to {LEADERS_MAX} leaders, not {count}")
+        self.names = tuple(Leader(f"leader-{number}") for number in range(count))
+        self._moved: dict[TopicPartition, Leader] = {}
+        self._away: dict[Leader, None] = {}
+        self._stays: dict[_Stay, None] = {}
+
+    def of(self, partition: TopicPartition) -> Leader:
+        """Who leads a partition now."""
+        return self._moved.get(partition) or self.names[partition.partition % len(self.names)]
+
+    def move(self, partition: TopicPartition, to: int) -> None:
+        """Another one leads it from now on; what waits for it at the former one is refused (58)."""
+        leader = self.names[to]
+        if leader != self.of(partition):
+            self._moved[partition] = leader
+            self._end(lambda stay: stay.is_parked and partition in stay.partitions)
+
+    def go(self, number: int) -> None:
+        """A leader is away until `come`: nothing that it has been asked or will be asked for is answered."""
+        leader = self.names[number]
+        self._away[leader] = None
+        self._end(lambda stay: stay.leader == leader)
+
+    def come(self, number: int) -> None:
+        """It is back; what was lost stays lost."""
+        self._away.pop(self.names[number], None)
+
+    def is_deaf(self, call: Call) -> bool:
+        """No answer will come to this request."""
+        return self._asked(call) in self._away
+
+    async def serve(self, call: Call, carry_out: CarryOut) -> Any:
+        """Carry out a request that has arrived, if its leader is there and leads what it names."""
+        leader, partitions = self._asked(call), _named(call)
+        if leader is None:
+            return await self._answer(call, carry_out)
+        if leader in self._away:
+            await anyio.sleep_forever()
+        if any(self.of(partition) != leader for partition in partitions):
+            await anyio.lowlevel.checkpoint()
+            raise NotAccepted(f"{leader} does not lead all of {', '.join(map(str, partitions))}; nothing was applied")
+        stay = _Stay(leader, partitions, is_parked=bool(call.arguments.get("max_wait")))
+        self._stays[stay] = None
+        try:
+            with stay.scope:
+                return await carry_out()
+        finally:
+            del self._stays[stay]
+        if leader in self._away:
+            await anyio.sleep_forever()
+        raise NotAccepted(f"{leader} does not lead {partitions[0]} or another one any more; nothing was applied")
+
+    async def _answer(self, call: Call, carry_out: CarryOut) -> Any:
+        if call.operation != "route":
+            return await carry_out()
+        await anyio.lowlevel.checkpoint()
+        return self.of(call.arguments["partition"])
+
+    def _asked(self, call: Call) -> Leader | None:
+        """Whom a request goes to; None: no leader."""
+        if call.operation in OF_A_PARTITION:
+            return self.of(call.arguments["partition"])
+        leader: Leader | None = call.arguments.get("leader")
+        return leader
+
+    def _end(self, chosen: Callable[[_Stay], bool]) -> None:
+        for stay in self._stays:
+            if chosen(stay):
+                stay.scope.cancel()
+
+
+def _named(call: Call) -> list[TopicPartition]:
+    if call.operation in OF_A_PARTITION:
+        return [call.arguments["partition"]]
+    return [target.partition for target in call.arguments.get("targets", ())]

@@ -1,0 +1,174 @@
+"""The judges see what they are there for: each mistake that is put into the framework or the log is found soon.
+
+A checker that finds nothing proves nothing. A mistake is one that a hurried change could make.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tarry._core.autocommit import Commits
+from tarry._core.backoff import Backoff
+from tarry._core.fetches import Fetches
+from tarry._core.groups import Group, Member
+from tarry._core.positions import Positions
+from tarry._core.waiters import Parked, Waiters
+from tarry.brokers.local.broker import LocalSession
+from tarry.brokers.local.polls import Polls
+from tarry.consumer.membership import Membership
+from tarry.consumer.storing import Storing
+from tarry.consumer.watching import Watching
+from tarry.types import HistoryId, Offset, Ownership, Position
+from tests.simulation.checkers import judge
+from tests.simulation.world import simulate
+
+SEEDS = 150
+"""So many histories are told at most until a mistake has to be found."""
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Instead of what should be done."""
+
+
+def no_last_word(patch: pytest.MonkeyPatch) -> None:
+    async def finish(*_: Any) -> dict[Any, int]:
+        await anyio.lowlevel.checkpoint()
+        return {}
+
+    patch.setattr(Storing, "finish", finish)
+
+
+def no_last_word_at_a_hand_over(patch: pytest.MonkeyPatch) -> None:
+    async def store(*_: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(Membership, "_store", store)
+
+
+def delivered_is_taken_for_finished(patch: pytest.MonkeyPatch) -> None:
+    delivered = Commits.delivered
+
+    def wrong(self: Commits, partition: Any, offset: Offset) -> None:
+        delivered(self, partition, offset)
+        self.finished(partition, offset)
+
+    patch.setattr(Commits, "delivered", wrong)
+
+
+def a_message_of_each_fetch_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    fetched = Positions.fetched
+
+    def wrong(self: Positions, partition: Any, epoch: int, end: Position) -> Position | None:
+        new_from = fetched(self, partition, epoch, end)
+        return None if new_from is None else Position(new_from + 1)
+
+    patch.setattr(Positions, "fetched", wrong)
+
+
+def the_rest_of_a_list_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetches, "put_first", nothing)
+
+
+def a_batch_is_buffered_twice(patch: pytest.MonkeyPatch) -> None:
+    put = Fetches.put
+
+    def wrong(self: Fetches, segment: Any) -> None:
+        put(self, segment)
+        put(self, segment)
+
+    patch.setattr(Fetches, "put", wrong)
+
+
+def nobody_waits_before_asking_again(patch: pytest.MonkeyPatch) -> None:
+    def hasty(*_: object) -> float:
+        return 0.001
+
+    patch.setattr(Backoff, "next", hasty)
+
+
+def two_watch_the_same_partitions(patch: pytest.MonkeyPatch) -> None:
+    watch_group = Watching._watch_group
+
+    async def twice(self: Watching, group: Any) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch_group, self, group)
+            tasks.start_soon(watch_group, self, group)
+
+    patch.setattr(Watching, "_watch_group", twice)
+
+
+def the_log_forgets_who_waits(patch: pytest.MonkeyPatch) -> None:
+    expire = Waiters.expire
+
+    def wrong(self: Waiters, now: float) -> list[Parked]:
+        expire(self, now)
+        return []
+
+    patch.setattr(Waiters, "expire", wrong)
+
+
+def who_was_evicted_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "fence", nothing)
+    patch.setattr(Polls, "check_member", nothing)
+
+
+def ownerships_do_not_grow(patch: pytest.MonkeyPatch) -> None:
+    give = Group._give
+
+    def wrong(self: Group, partition: HistoryId, member: Member) -> None:
+        give(self, partition, member)
+        member.owned[partition] = Ownership(partition)
+        self._ownership = Ownership(1000)
+
+    patch.setattr(Group, "_give", wrong)
+
+
+def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
+    async def leave(_: object) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(LocalSession, "leave", leave)
+
+
+def nothing_waits_for_the_hook(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Positions, "close", nothing)
+
+
+MISTAKES: list[tuple[Patch, str]] = [
+    (no_last_word, r"has ended well and left \d stored at"),
+    (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
+    (delivered_is_taken_for_finished, r"has ended well and left|not its to store"),
+    (a_message_of_each_fetch_is_left_out, r"where \d+ is next"),
+    (the_rest_of_a_list_is_dropped, r"where \d+ is next"),
+    (a_batch_is_buffered_twice, r"where \d+ is next"),
+    (nobody_waits_before_asking_again, r"times a second for nothing|goes in circles"),
+    (two_watch_the_same_partitions, r"has 2 readiness waits out"),
+    (the_log_forgets_who_waits, r"got no answer, though nothing kept it"),
+    (who_was_evicted_goes_on, r"below what was stored for good|again, which was stored|though nobody reads it"),
+    (ownerships_do_not_grow, r"goes to"),
+    (nobody_leaves, r"is still a member"),
+    (nothing_waits_for_the_hook, r"was not told of"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_mistake_is_found(mistake: Patch, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # thousands of warnings, as it should be
+    mistake(monkeypatch)
+    found: list[str] = []
+    for seed in range(SEEDS):
+        found += judge(simulate(seed, "trio"))
+        if any(re.search(words, line) for line in found):
+            return
+    kinds = Counter(re.sub(r"[\d.]+", "n", line)[:60] for line in found)
+    pytest.fail(f"other findings: {kinds.most_common(5)}")

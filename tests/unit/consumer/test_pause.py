@@ -1,0 +1,173 @@
+"""`pause` and `resume`: nothing of a paused partition is delivered, and nothing of it is lost or comes twice."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from tarry import AutoCommit, PollOptions, StaleAssignment
+from tarry.consumer.consumer import Consumer
+from tarry.errors import ConfigTypeError
+from tarry.testing import delay
+from tarry.types import Message
+from tests.marks import rule
+from tests.unit.consumer.rig import P0, P1, P2, offsets, opened, owns, settled, start, take
+from tests.virtual import virtual
+
+MODES = pytest.mark.parametrize(
+    "commit", [AutoCommit.disabled(), AutoCommit.each_batch(), AutoCommit.on_poll()], ids=str
+)
+POLL = PollOptions(count=25)
+
+
+def of(messages: list[Message], number: int) -> list[int]:
+    """The offsets of one partition, in the order in which they came."""
+    return [message.offset for message in messages if message.partition == number]
+
+
+async def read_some(consumer: Consumer, until: int) -> list[Message]:
+    """Read on until each of two partitions has brought so many messages."""
+    messages: list[Message] = []
+    while min(len(of(messages, 0)), len(of(messages, 1))) < until:
+        messages.append(await anext(consumer))
+    return messages
+
+
+@rule("K48")
+@MODES
+@virtual(seeds=2)
+async def test_a_paused_partition_keeps_its_messages_and_goes_on_where_it_was(commit: AutoCommit) -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 100)
+        await rig.fill(P1, 100)
+        async with rig.consumer(commit=commit, poll=POLL) as consumer:
+            before = await read_some(consumer, 10)
+            consumer.pause(0, cause="the database is full")
+            assert consumer.paused == {P0: "the database is full"}
+            during = await take(consumer, 20)
+            assert of(during, 0) == []
+            consumer.resume(0)
+            assert consumer.paused == {}
+            after = await take(consumer, 200 - len(before) - 20)
+            everything = before + during + after
+            assert of(everything, 0) == list(range(100))
+            assert of(everything, 1) == list(range(100))
+
+
+@rule("K48")
+@MODES
+@virtual(seeds=2)
+async def test_a_fetch_that_is_out_at_the_pause_is_kept_for_later(commit: AutoCommit) -> None:
+    async with opened(1) as rig, anyio.create_task_group() as tasks:
+        await rig.fill(P0, 30)
+        async with rig.consumer(commit=commit, poll=POLL) as consumer:
+            await consumer.ready()
+            slow = rig.script.every("poll", do=delay(2.0, reply=True))
+            reading = start(tasks, partial(anext, consumer))
+            await anyio.sleep(1.0)
+            consumer.pause([P0], cause="full")
+            await anyio.sleep(60)
+            assert reading.outcome == "running"
+            rig.script.remove(slow)
+            consumer.resume([P0])
+            await anyio.sleep(5)
+            assert reading.result.offset == 0
+            assert offsets(await take(consumer, 29)) == list(range(1, 30))
+
+
+@rule("K48")
+@virtual(seeds=2)
+async def test_with_all_paused_a_poll_waits_and_asks_for_nothing() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 100)
+        await rig.fill(P1, 100)
+        async with rig.consumer(poll=POLL) as consumer:
+            await settled()
+            consumer.pause((0, 1), cause="full")
+            await settled()
+            asked, began = len(rig.calls("poll", "wait_ready")), anyio.current_time()
+            batch = await consumer.poll(max_wait=7.0)
+            assert (len(batch), batch.reason) == (0, "wait")
+            assert anyio.current_time() - began == pytest.approx(7.0)
+            await anyio.sleep(600)
+            assert len(rig.calls("poll", "wait_ready")) == asked
+            assert consumer.health().ok
+            consumer.resume((0, 1))
+            assert len(await consumer.poll(count=200, min_count=200)) == 200
+
+
+@virtual()
+async def test_what_is_paused_satisfies_no_poll() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 20)
+        await rig.fill(P1, 5)
+        async with rig.consumer(poll=POLL) as consumer:
+            await settled()
+            consumer.pause(0, cause="full")
+            batch = await consumer.poll(min_count=10, max_wait=1.0)
+            assert (offsets(batch), batch.reason) == ([0, 1, 2, 3, 4], "wait")
+            assert {message.topic_partition for message in batch} == {P1}
+            assert consumer.statistics().buffered_messages == 20
+
+
+@rule("C33")
+@virtual()
+async def test_a_seek_of_a_paused_partition_leaves_it_paused() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 20)
+        async with rig.consumer(poll=POLL) as consumer:
+            await take(consumer, 3)
+            consumer.pause(0, cause="full")
+            await consumer.seek(0, 10)
+            assert len(await consumer.poll(max_wait=3.0)) == 0
+            assert consumer.paused == {P0: "full"}
+            consumer.resume(0)
+            assert offsets(await take(consumer, 10)) == list(range(10, 20))
+
+
+@virtual(seeds=2)
+async def test_the_message_in_hand_may_be_finished_and_the_rest_is_not_counted_as_read() -> None:
+    async with opened() as rig:
+        await rig.fill(P0, 20)
+        async with rig.consumer(commit=AutoCommit.finished(), poll=POLL) as consumer:
+            await take(consumer, 3)
+            consumer.pause(0, cause="full")
+            assert len(await consumer.poll(max_wait=1.0)) == 0
+            assert consumer.position(0) == 3
+        assert rig.stored(P0) == 2
+        async with rig.consumer() as consumer:
+            assert (await anext(consumer)).offset == 3
+
+
+@rule("K06")
+@MODES
+@virtual(seeds=2)
+async def test_a_partition_that_was_lost_is_not_paused_when_it_comes_back(commit: AutoCommit) -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 30)
+        await rig.fill(P1, 30)
+        async with rig.member(commit=commit, poll=POLL) as first:
+            assert await owns(first, 2) == {P0, P1}
+            await first.ready()
+            first.pause([0, 1], cause="full")
+            async with rig.member(poll=POLL) as second:
+                (gone,) = await owns(second, 1)
+                assert list(first.paused) == [at for at in (P0, P1) if at != gone]
+            assert await owns(first, 2) == {P0, P1}
+            assert list(first.paused) == [at for at in (P0, P1) if at != gone]
+            assert {message.topic_partition for message in await take(first, 30)} == {gone}
+
+
+@pytest.mark.parametrize("cause", ["", None, 3])
+@virtual()
+async def test_a_pause_needs_a_cause_and_partitions_of_ours(cause: Any) -> None:
+    async with opened(2) as rig, rig.consumer() as consumer:
+        with pytest.raises(ConfigTypeError, match="say why, as a text"):
+            consumer.pause(0, cause=cause)
+        with pytest.raises(StaleAssignment, match="t\\[2\\] is not read by this consumer"):
+            consumer.pause([P0, P2], cause="full")
+        consumer.resume(0)
+        assert consumer.paused == {}
