@@ -76,7 +76,7 @@ def _verdict(seed: int, backend: Backend, wrong: list[str]) -> str:
 
 @contextmanager
 def _watched(seed: int, backend: Backend) -> Iterator[None]:
-    """Virtual time that stands still would hang the whole run and name no seed: end the process and say where it was."""
+    """Virtual time that stands still would hang the whole run: end the process, say where and which seed."""
 
     def give_up(_: int, frame: FrameType | None) -> None:
         where = "".join(traceback.format_stack(frame))
