@@ -7,7 +7,7 @@ reported to have failed.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -247,7 +247,7 @@ class Books:
     def _delivered(self, event: Delivered) -> Iterator[str]:
         account = self.accounts[event.partition]
         tenure = self.now.get(event.partition)
-        is_over = tenure is not None and event.ownership < tenure.ownership  # cut off from the log, it cannot know
+        is_over = tenure is None or event.ownership < tenure.ownership  # cut off from the log, it cannot know
         again = [offset for offset in event.offsets if offset <= account.safe and offset in account.done]
         if again and not is_over:
             what = f"{event.partition}:{again[0]}-{again[-1]}"
@@ -458,24 +458,27 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
     """I4: none outlives its deadline, and the log answers each that nothing keeps from it."""
     out: dict[int, Asked] = {}
     kept: set[int] = set()  # requests that a fault has hit
-    cut: set[str] = set()  # members that cannot reach the log
+    cuts: Counter[str] = Counter()  # of members' connections; a heal may be one of an earlier process
     dead: set[str] = set()  # those whose process is gone, until the next one
     for event in history.events:
         match event:
             case Asked():
                 out[id(event.call)] = event
-                kept.update([id(event.call)] if event.member in cut | dead else [])
+                kept.update([id(event.call)] if cuts[event.member] > 0 or event.member in dead else [])
             case Fault(kind="lose_request" | "lose_reply"):
                 kept.add(id(event.call))
             case Fault(kind="crash" | "split" | "kill"):
                 kept.update(out)
             case Acted(action="split"):
-                cut.add(event.member or "")
+                cuts[event.member or ""] += 1
             case Acted(action="kill"):
                 dead.add(event.member or "")
-            case Acted(action="heal" | "peace"):
+            case Acted(action="heal"):
                 kept.update(out)
-                cut -= {event.member} if event.member else cut
+                cuts[event.member or ""] -= 1
+            case Acted(action="peace"):
+                kept.update(out)
+                cuts.clear()
             case Opened():
                 dead.discard(event.run.member)
             case Killed():  # also one that had only just opened

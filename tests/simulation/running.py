@@ -10,7 +10,7 @@ import os
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ def _verdict(seed: int, backend: Backend, wrong: list[str]) -> str:
 
 
 @contextmanager
-def _watched(seed: int, backend: Backend) -> Iterator[None]:
+def _watched(seed: int, backend: Backend) -> Generator[None]:
     """Virtual time that stands still would hang the whole run: end the process, say where and which seed."""
 
     def give_up(_: int, frame: FrameType | None) -> None:

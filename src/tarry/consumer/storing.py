@@ -19,6 +19,9 @@ from tarry.errors import StaleAssignment, TarryError
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, Ownership, TopicPartition
 
+Decide = Callable[[TopicPartition], Store | None]
+"""What to store for a partition, asked once its turn has come."""
+
 STORE_S_MIN = 1.0
 """Time for the final stores, and for leaving, however short `drain_timeout` is: that one is about the application."""
 
@@ -99,8 +102,11 @@ class Storing:
 
     async def find(self, partition: TopicPartition) -> None:
         """Read what is stored for a partition that was taken over (Q4)."""
+        is_held = self._held(partition)
         async with self._lane:
-            self._commits.found(partition, await self._standing.session.stored_offset(partition))
+            stored = await self._standing.session.stored_offset(partition)
+            if is_held():
+                self._commits.found(partition, stored)
 
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53).
@@ -108,11 +114,11 @@ class Storing:
         That it changes nothing is known only while no store is on its way: one may be lowering.
         """
         if self._lane.locked() or self._commits.asked(partition, offset) is not None:
-            await self._send(partition, lambda _: self._commits.asked(partition, offset), history)
+            await self._send(partition, self._still(partition, lambda at: self._commits.asked(at, offset)), history)
 
     async def delete(self, partition: TopicPartition) -> None:
         """Remove the stored offset (C55)."""
-        await self._send(partition, self._commits.deleted)
+        await self._send(partition, self._still(partition, self._commits.deleted))
 
     async def finish(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The final stores of an automatic mode; by how many messages each was brought back, where it was.
@@ -122,19 +128,19 @@ class Storing:
         """
         rewound: dict[TopicPartition, int] = {}
         backoff = Backoff(random=self._random)
-        pending = list(partitions)
+        pending = {partition: self._meanwhile(partition, self._commits.final) for partition in partitions}
         while pending:
-            pending = [partition for partition in pending if not await self._finish(partition, rewound)]
+            pending = {at: decide for at, decide in pending.items() if not await self._finish(at, decide, rewound)}
             if pending:
                 await anyio.sleep(backoff.next())
         async with self._lane:  # what is being stored by hand at this moment is let through (C66)
             return rewound
 
-    async def _finish(self, partition: TopicPartition, rewound: dict[TopicPartition, int]) -> bool:
+    async def _finish(self, partition: TopicPartition, decide: Decide, rewound: dict[TopicPartition, int]) -> bool:
         """One final store; False when it is worth another try."""
         before = self._commits[partition].stored
         try:
-            store = await self._send(partition, self._commits.final)
+            store = await self._send(partition, decide)
         except TarryError as error:
             if may_pass(error):
                 return False
@@ -145,12 +151,10 @@ class Storing:
             rewound.update({partition: back} if back > 0 else {})
         return True
 
-    async def _try(
-        self, partition: TopicPartition, decide: Callable[[TopicPartition], Store | None], consequence: str
-    ) -> TarryError | None:
+    async def _try(self, partition: TopicPartition, decide: Decide, consequence: str) -> TarryError | None:
         """Store what the mode says; why that failed, if it did."""
         try:
-            await self._send(partition, decide)
+            await self._send(partition, self._meanwhile(partition, decide))
         except TarryError as error:
             self._failed(partition, error, consequence)
             return error
@@ -168,17 +172,20 @@ class Storing:
     async def _send(
         self,
         partition: TopicPartition,
-        decide: Callable[[TopicPartition], Store | None],
+        decide: Decide,
         history: HistoryId | None = None,
     ) -> Store | None:
-        """Wait for the turn, decide, store. `history`: what the offset belongs to, where that is known."""
+        """Wait for the turn, decide, store. `history`: what the offset belongs to, where that is known.
+
+        While it waits the partition may be lost, and even be held anew: what was to be stored belongs to the past then.
+        """
         async with self._lane:
             store = decide(partition)
             if store is None:
                 return None
             place = self._positions.get(partition)
             if place is None or (history is not None and history != place.history):
-                raise StaleAssignment(f"{partition} is not held any more as it was; nothing was stored")
+                raise _stale(partition)
             try:
                 stored = await self._standing.session.store_offset(
                     partition, store.offset, ownership=place.ownership, history=place.history, lower=store.lower
@@ -193,6 +200,32 @@ class Storing:
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
             return store
 
+    def _meanwhile(self, partition: TopicPartition, decide: Decide) -> Decide:
+        """Decide only as long as the partition is held as it is now; nothing is to be done for it afterwards."""
+        is_held = self._held(partition)
+        return lambda at: decide(at) if is_held() else None
+
+    def _still(self, partition: TopicPartition, decide: Decide) -> Decide:
+        """The same, where somebody waits who has to be told."""
+        is_held = self._held(partition)
+
+        def decide_or_raise(at: TopicPartition) -> Store | None:
+            if not is_held():
+                raise _stale(at)
+            return decide(at)
+
+        return decide_or_raise
+
+    def _held(self, partition: TopicPartition) -> Callable[[], bool]:
+        """Whether a partition is still held as it is now."""
+        place = self._positions.get(partition)
+        ownership = None if place is None else place.ownership
+        return lambda: ownership is not None and self._is_held(partition, ownership)
+
     def _is_held(self, partition: TopicPartition, ownership: Ownership) -> bool:
         place = self._positions.get(partition)
         return place is not None and place.ownership == ownership
+
+
+def _stale(partition: TopicPartition) -> StaleAssignment:
+    return StaleAssignment(f"{partition} is not held any more as it was; nothing was stored")

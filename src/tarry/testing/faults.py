@@ -371,11 +371,14 @@ class FaultLayer(ScriptedBroker):
         self, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> FaultSession:
         """See the port."""
+        pump = self.log.pump
         session = await self._run(
             "open_session", self.wrapped.open_session, identity=identity, topics=topics, partitions=partitions
         )
         faulty = FaultSession(session, self, identity, topics, partitions)
         self._sessions[faulty] = None
+        if self.log.pump is not pump:  # the log crashed behind its answer
+            faulty.resume(self.log.pump, self._port)
         return faulty
 
     def forget(self, session: FaultSession) -> None:

@@ -21,7 +21,7 @@ from tarry.errors import (
     TopicNotFound,
 )
 from tarry.testing import delay, hold, lose_reply, refuse
-from tarry.types import TopicPartition
+from tarry.types import Ownership, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
     P0,
@@ -396,6 +396,39 @@ class TestEviction:
 
 
 class TestStoresInARebalance:
+    @rule("K06", "C30")
+    @virtual()
+    async def test_a_store_that_waited_while_its_partition_was_lost_and_came_back_is_none_of_the_new_ownership(
+        self,
+    ) -> None:
+        """One of a hand-over closed the marks of the new ownership: its mode stored nothing any more."""
+        async with opened(1) as rig, rig.member(commit=AutoCommit.interval(0.2)) as consumer:
+            await rig.fill(P0, 5)
+            first, second, *_ = await take(consumer, 3)
+            storing, membership = consumer._storing, consumer._membership
+            assert membership is not None
+            gate = anyio.Event()
+            rig.script.on("store_offset", do=hold(gate))
+            async with anyio.create_task_group() as tasks:
+                for work in (
+                    partial(consumer.store_offset, first),
+                    partial(consumer.store_offset, second),
+                    partial(storing.finish, [P0]),
+                ):
+                    waiting = start(tasks, work)
+                    await settled()
+                    if work.args[0] is second:
+                        by_hand = waiting
+                membership._lose([P0])
+                membership._hold({P0: Ownership(7)})
+                gate.set()
+                await by_hand.done.wait()
+                await waiting.done.wait()
+            assert isinstance(by_hand.error, StaleAssignment)
+            assert waiting.error is None
+            assert not consumer._commits[P0].is_over
+            assert consumer._commits[P0].explicit is None
+
     @rule("K17")
     @virtual(seeds=3)
     async def test_a_store_that_meets_a_rebalance_ends_no_loop(self) -> None:

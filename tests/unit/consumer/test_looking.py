@@ -50,7 +50,7 @@ class TestStatistics:
             await rig.fill(P0, 20)
             async with rig.consumer(poll=FIVE) as consumer:
                 await take(consumer, 3)
-                assert len(await consumer.poll(count=4)) == 4
+                assert len(await consumer.poll(count=4, min_count=4)) == 4
                 assert consumer.statistics().messages == 7
                 await take(consumer, 2)
                 await consumer.seek(0, 0)

@@ -26,7 +26,7 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
 )
-from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, lose_reply, run_virtual
+from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, delay, lose_reply, run_virtual
 from tarry.testing.leaders import Leaders
 from tarry.types import Offset, Ownership, Position, Receipt, TopicPartition
 from tests.marks import rule
@@ -641,3 +641,22 @@ class TestLeaders:
     def test_there_are_twelve_at_most(self) -> None:
         with pytest.raises(ValueError, match="1 to 12 leaders, not 13"):
             FaultyLog(leaders=13)
+
+
+@virtual()
+async def test_a_member_whose_answer_was_on_its_way_in_a_crash_goes_on_too():
+    """It heard nothing any more: its session belonged to a log that was gone before it had it."""
+
+    async with joined() as (log, _, first), anyio.create_task_group() as tasks:
+        script = Script()
+        script.every("open_session", do=delay(1.0, reply=True))
+        entering = start(tasks, lambda: FaultLayer(log, script).open_session(GROUP, ["t"], []))
+        await anyio.sleep(0.5)
+        log.crash()
+        log.restart()
+        await entering.done.wait()
+        second = entering.result
+        await first.leave()
+        with anyio.fail_after(1):
+            while len(second.assignment.owned) < 2:
+                await second.changed(second.assignment.version)
