@@ -419,10 +419,10 @@ class TestStoresInARebalance:
                 membership._hold({P0: Ownership(7)})
                 gate.set()
                 await final.done.wait()
-            assert isinstance(by_hand.error, StaleAssignment)
-            assert final.error is None
-            assert not consumer._commits[P0].is_over
-            assert consumer._commits[P0].explicit is None
+                assert isinstance(by_hand.error, StaleAssignment)
+                assert final.error is None
+                assert not consumer._commits[P0].is_over
+                assert consumer._commits[P0].explicit is None
 
     @rule("K17")
     @virtual(seeds=3)
