@@ -45,7 +45,6 @@ from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
     Health,
-    HistoryId,
     Lag,
     Message,
     Offset,
@@ -725,14 +724,17 @@ class Consumer:
 
         Raises:
             ConfigError: the offset lies ahead of what was delivered.
-            StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message.
+            StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message. Of
+                a batch nothing is stored then, unless the partition was lost during this call.
             UsageError: the consumer has no name to store under.
             OffsetOutOfRange: the log holds no such message yet.
         """
         self._check_started()
         self._check_named()
-        for partition, last, history in self._offsets_of(what, offset, force=force):
-            await self._storing.store(partition, last, history)
+        for partition, last, origin in self._offsets_of(what, offset, force=force):
+            if origin is not None:
+                self._check_origin(origin)  # again: a rebalance may have come with the store before this one
+            await self._storing.store(partition, last, None if origin is None else origin.history)
 
     async def delete_offset(self, partition: TopicPartition | int) -> None:
         """Remove the stored offset, so that `Start.next()` begins anew (C55).
@@ -838,14 +840,13 @@ class Consumer:
 
     def _offsets_of(
         self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None, *, force: bool
-    ) -> list[tuple[TopicPartition, Offset, HistoryId | None]]:
+    ) -> list[tuple[TopicPartition, Offset, Origin | None]]:
         if isinstance(what, Message):
-            self._check_origin(what.origin)
-            return [(what.origin.partition, what.offset, what.origin.history)]
+            return [(what.origin.partition, what.offset, what.origin)]
         if isinstance(what, Batch):
             for segment in what.segments:
                 self._check_origin(segment.origin)
-            return [(segment.origin.partition, segment.last, segment.origin.history) for segment in what.segments]
+            return [(segment.origin.partition, segment.last, segment.origin) for segment in what.segments]
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
         if offset < 0:

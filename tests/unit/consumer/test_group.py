@@ -21,7 +21,7 @@ from tarry.errors import (
     TopicNotFound,
 )
 from tarry.testing import delay, hold, lose_reply, refuse
-from tarry.types import Ownership, TopicPartition
+from tarry.types import Ownership, Position, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
     P0,
@@ -423,6 +423,33 @@ class TestStoresInARebalance:
                 assert final.error is None
                 assert not consumer._commits[P0].is_over
                 assert consumer._commits[P0].explicit is None
+
+    @rule("K06")
+    @virtual()
+    async def test_what_is_lost_while_a_batch_is_stored_is_not_stored_under_the_next_ownership(self) -> None:
+        async with opened(2) as rig, rig.member() as consumer:
+            await rig.fill(P0, 1)
+            await rig.fill(P1, 1)
+            batch = await consumer.poll(min_count=2)
+            membership = consumer._membership
+            assert membership is not None
+            gate = anyio.Event()
+            rig.script.on("store_offset", do=hold(gate))
+            async with anyio.create_task_group() as tasks:
+                storing = start(tasks, partial(consumer.store_offset, batch))
+                await settled()
+                first, second = [segment.origin.partition for segment in batch.segments]
+                before = consumer._positions[second]
+                assert before.history is not None
+                consumer._positions.drop(second)
+                membership._hold({second: Ownership(before.ownership + 1)})
+                epoch = consumer._positions[second].epoch
+                assert consumer._positions.resolved(second, epoch, Position(0), before.history)
+                gate.set()
+                await storing.done.wait()
+                assert isinstance(storing.error, StaleAssignment)
+                assert [call.arguments["partition"] for call in rig.calls("store_offset")] == [first]
+                assert rig.stored(second) is None
 
     @rule("K17")
     @virtual(seeds=3)
