@@ -16,6 +16,7 @@ from typing import Any
 from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
+from tarry.testing.leaders import OF_A_PARTITION
 from tarry.types import TopicPartition
 from tests.simulation.history import (
     Acted,
@@ -32,6 +33,7 @@ from tests.simulation.history import (
     History,
     Hooked,
     Killed,
+    Led,
     Opened,
     Quiet,
     Reported,
@@ -49,6 +51,13 @@ TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
 IDLE_REQUESTS_MAX = 60
 """Requests within a second of one member that bring nothing."""
+LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
+    ("readiness waits", lambda call: call.operation == "wait_ready", 1),
+    ("fetches", lambda call: call.operation == "poll", 1),
+    ("committing fetches", lambda call: bool(call.arguments.get("commit")), 1),
+    ("deferred requests", lambda call: bool(call.arguments.get("max_wait")), 64),
+]
+"""So many of a kind one member may have out at a leader."""
 CHECKERS: list[Callable[[History], Iterator[str]]] = []
 
 
@@ -460,11 +469,16 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
     kept: set[int] = set()  # requests that a fault has hit
     cuts: Counter[str] = Counter()  # of members' connections; a heal may be one of an earlier process
     dead: set[str] = set()  # those whose process is gone, until the next one
+    led = Led(0.0, [], set())
     for event in history.events:
         match event:
             case Asked():
                 out[id(event.call)] = event
-                kept.update([id(event.call)] if cuts[event.member] > 0 or event.member in dead else [])
+                is_kept = cuts[event.member] > 0 or event.member in dead or _may_be_unheard(event.call, led)
+                kept.update([id(event.call)] if is_kept else [])
+            case Led():
+                led = event
+                kept.update(key for key, asked in out.items() if _may_be_unheard(asked.call, led))
             case Fault(kind="lose_request" | "lose_reply"):
                 kept.add(id(event.call))
             case Fault(kind="crash" | "split" | "kill"):
@@ -496,6 +510,12 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
         yield f"{asked.member}: {asked.call.operation} of {asked.at:.4f} never ends"
 
 
+def _may_be_unheard(call: Call, led: Led) -> bool:
+    """It goes to a leader that is silent; who leads when it arrives, nobody knows where it names a partition only."""
+    leader = call.arguments.get("leader")
+    return leader in led.silent or (bool(led.silent) and call.operation in OF_A_PARTITION)
+
+
 def _late(event: Answered) -> Iterator[str]:
     call = event.call
     deadline = call.at + (call.arguments.get("max_wait") or 0.0) + GRACE
@@ -505,22 +525,18 @@ def _late(event: Answered) -> Iterator[str]:
 
 @checker
 def few_requests_are_out_at_once(history: History) -> Iterator[str]:
-    """I5, and one committing fetch at a time."""
+    """I5, for each leader; and one committing fetch at a time, whoever leads (C114)."""
     out: dict[str, list[Call]] = defaultdict(list)
-    limits: list[tuple[str, Callable[[Call], bool], int]] = [
-        ("readiness waits", lambda call: call.operation == "wait_ready", 1),
-        ("fetches", lambda call: call.operation == "poll", 1),
-        ("committing fetches", lambda call: bool(call.arguments.get("commit")), 1),
-        ("deferred requests", lambda call: bool(call.arguments.get("max_wait")), 64),
-    ]
     for event in history.events:
         if isinstance(event, Answered):
             out[event.member] = [call for call in out[event.member] if call is not event.call]
         elif isinstance(event, Asked):
-            calls = out[event.member]
+            calls, leader = out[event.member], event.call.arguments.get("leader")
             calls.append(event.call)
-            for name, counts, limit in limits:
-                if counts(event.call) and (found := sum(map(counts, calls))) > limit:
+            same = [call for call in calls if call.arguments.get("leader") == leader]
+            for name, counts, limit in LIMITS:
+                at = calls if name == "committing fetches" else same
+                if counts(event.call) and (found := sum(map(counts, at))) > limit:
                     yield f"{event.at:.4f} {event.member} has {found} {name} out"
 
 

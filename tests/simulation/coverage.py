@@ -25,12 +25,13 @@ from tests.simulation.history import (
     Finished,
     History,
     Killed,
+    Led,
     Reported,
     Shared,
 )
 
 FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
-ACTS = ("stop", "cancel", "fail", "storm")
+ACTS = ("stop", "cancel", "fail", "storm", "move", "shuffle", "silence")
 PAIRS = (
     "cancel during accumulation",
     "cancel during committing fetch",
@@ -56,6 +57,12 @@ PAIRS = (
     "committed batch delivered after a loss",
     "body outlasts a shutdown",
     "body outlasts a hand-over",
+    "move during committing fetch",
+    "move during readiness wait",
+    "move with work in hand",
+    "move of a silent leader",
+    "silence during committing fetch",
+    "silence with work in hand",
 )
 REQUIRED = (*FAULTS, *ACTS, *PAIRS)
 GROUP_CHANGES = ("open_session", "release", "leave")
@@ -74,6 +81,7 @@ class Watch:
         self.out: dict[str, list[Call]] = defaultdict(list)
         self.hands: dict[str, set[int]] = defaultdict(set)
         self.shared = Shared(0.0, {}, set(), [])
+        self.led = Led(0.0, [], set())
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -85,6 +93,9 @@ class Watch:
             case Shared():
                 yield from self._rebalance(event)
                 self.shared = event
+            case Led():
+                yield from self._leading(event)
+                self.led = event
             case Abandoned():
                 if event.min_count > 1:
                     yield "cancel during accumulation"
@@ -151,6 +162,21 @@ class Watch:
             name = "committing fetch" if _commits(call) else names.get(call.operation, call.operation)
             yield f"lost reply of a {name}"
 
+    def _leading(self, event: Led) -> Iterator[str]:
+        before = self.led.leaders or event.leaders
+        moved = {number for number, name in enumerate(event.leaders) if before[number] != name}
+        hushed = {number for number, name in enumerate(before) if name in event.silent - self.led.silent}
+        if any(before[number] in event.silent for number in moved):
+            yield "move of a silent leader"
+        for what, which in (("move", moved), ("silence", hushed)):
+            calls = [call for calls in self.out.values() for call in calls if _names(call) & which]
+            if any(map(_commits, calls)):
+                yield f"{what} during committing fetch"
+            if any(call.operation == "wait_ready" for call in calls):
+                yield f"{what} during readiness wait"
+            if any(which & hand for hand in self.hands.values()):
+                yield f"{what} with work in hand"
+
     def _rebalance(self, event: Shared) -> Iterator[str]:
         before = self.shared
         moving = {
@@ -167,6 +193,10 @@ class Watch:
                     yield "rebalance during start"
         if any(moving & hand for hand in self.hands.values()):
             yield "rebalance with work in hand"
+
+
+def _names(call: Call) -> set[int]:
+    return {target.partition.partition for target in call.arguments.get("targets", ())}
 
 
 def _commits(call: Call) -> bool:

@@ -198,6 +198,18 @@ class Shared(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Led(Event):
+    """Who leads each partition from now on, and which leaders are silent."""
+
+    leaders: list[str]
+    silent: set[str]
+
+    def __str__(self) -> str:
+        led = " ".join(f"{number}:{name[-1]}" for number, name in enumerate(self.leaders))
+        return f"log    led {led}{f', silent: {sorted(self.silent)}' if self.silent else ''}"
+
+
+@dataclass(slots=True, eq=False)
 class Hooked(Event):
     """A hook of the application was called."""
 

@@ -8,7 +8,7 @@ judged here (`checkers`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,8 +35,9 @@ from tarry.testing import (
     hook,
     run_virtual,
 )
+from tarry.testing.leaders import Leaders
 from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
-from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
+from tests.simulation.history import Acted, Broken, Fault, History, Led, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
 
@@ -63,6 +64,7 @@ class Plan:
     bursts: int
     actions: int
     runs_on: bool
+    leaders: int
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -89,6 +91,7 @@ class Plan:
             bursts=chance.randint(8, 16),
             actions=chance.randint(1, 5),
             runs_on=chance.random() < 0.4,
+            leaders=share([1, 1, 1, 2, 3, 4]),
         )
 
     def partitions_of(self, member: int) -> list[int]:
@@ -158,6 +161,10 @@ class World:
         self.history.add(Acted(anyio.current_time(), "peace"))
         self.log.faults = Faults(grace=GRACE)
         self.log.restart()
+        if self.log.leaders is not None:
+            for number in range(self.plan.leaders):
+                self.log.leaders.come(number)
+            self._led()
         for member in self.members:
             member.layer.heal()
 
@@ -244,16 +251,19 @@ class World:
         for _ in range(self.plan.actions):
             await anyio.sleep(self.chance.choice([0.02, 0.2, 0.4]))
             member = self.chance.choice(self.members)
-            (action,) = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
+            actions = ACTIONS | (ACTIONS_OF_LEADERS if self.log.leaders is not None else {})
+            (action,) = self.chance.choices(list(actions), list(actions.values()))
             if self.chance.random() < 0.8:
-                await self._opportunity(member)
+                await self._opportunity(member, action)
             self.history.add(Acted(anyio.current_time(), action, member.name))
             tasks.start_soon(getattr(self, f"_{action}"), member)
 
-    async def _opportunity(self, member: Member) -> None:
+    async def _opportunity(self, member: Member, action: str) -> None:
         """Wait until a member has work in hand, or until it asks for something, which then takes its time."""
         aims: dict[Operation | Literal["work"], int] = {"poll": 5, "work": 2, "store_offset": 2}
-        if self.plan.is_group:
+        if action in ACTIONS_OF_LEADERS:
+            aims |= {"wait_ready": 5}
+        elif self.plan.is_group:
             aims |= {"release": 5, "open_session": 3}
         (aim,) = self.chance.choices(list(aims), list(aims.values()))
         with anyio.move_on_after(0.6):
@@ -308,6 +318,46 @@ class World:
         await anyio.sleep(self.chance.choice([0.3, 1.0]))
         self.log.faults = self.plan.faults
 
+    # -- leaders
+
+    @property
+    def _leaders(self) -> Leaders:
+        assert self.log.leaders is not None
+        return self.log.leaders
+
+    async def _move(self, _: Member) -> None:
+        """Some partitions move, each to anybody."""
+        self._move_to_others(self.chance.sample(range(PARTITIONS), self.chance.choice([1, 3])))
+
+    async def _shuffle(self, _: Member) -> None:
+        """All leaders lose all they lead, as at a restart of the whole cluster."""
+        self._move_to_others(range(PARTITIONS))
+
+    async def _silence(self, _: Member) -> None:
+        """A leader does not answer for a while; meanwhile the others may take over, and it comes back as a replica."""
+        number = self.chance.randrange(self.plan.leaders)
+        name = self._leaders.names[number]
+        self._leaders.go(number)
+        self._led()
+        await anyio.sleep(self.chance.choice([0.1, 0.6, 1.5]))
+        if self.chance.random() < 0.7:
+            self._move_to_others([at for at in range(PARTITIONS) if self._leaders.of(TopicPartition(TOPIC, at)) == name])
+            await anyio.sleep(self.chance.choice([0.0, 0.5]))
+        self._leaders.come(number)
+        self._led()
+
+    def _move_to_others(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            at = TopicPartition(TOPIC, partition)
+            others = [n for n, name in enumerate(self._leaders.names) if name != self._leaders.of(at)]
+            self._leaders.move(at, self.chance.choice(others))
+        self._led()
+
+    def _led(self) -> None:
+        leaders = [self._leaders.of(TopicPartition(TOPIC, number)) for number in range(PARTITIONS)]
+        silent = {name for number, name in enumerate(self._leaders.names) if self._leaders.is_away(number)}
+        self.history.add(Led(anyio.current_time(), list(leaders), set(silent)))
+
     # -------------------------------------------------------------------------------------------- looking
 
     def _watch_store(self, job: StoreOffset) -> Answer:
@@ -358,6 +408,8 @@ class World:
 
 ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1}
 """What the world does, and how often."""
+ACTIONS_OF_LEADERS = {"move": 5, "shuffle": 3, "silence": 7}
+"""The same, where there are several."""
 
 
 async def tell(seed: int, history: History) -> None:
@@ -368,8 +420,9 @@ async def tell(seed: int, history: History) -> None:
 
     options = LogOptions(max_wait=5.0, session_timeout=1.2, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
-        async with FaultyLog(seed=seed, options=options, observe=observe) as log:
-            await World(Plan.of(seed), log, history).run()
+        plan = Plan.of(seed)
+        async with FaultyLog(seed=seed, options=options, observe=observe, leaders=plan.leaders) as log:
+            await World(plan, log, history).run()
 
 
 def simulate(seed: int, backend: Backend, history: History | None = None) -> History:
