@@ -27,6 +27,7 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Failed,
     Fault,
     Finished,
     Gave,
@@ -35,6 +36,7 @@ from tests.simulation.history import (
     Killed,
     Led,
     Opened,
+    Paused,
     Quiet,
     Reported,
     Run,
@@ -45,7 +47,7 @@ from tests.simulation.history import (
     shown,
 )
 from tests.simulation.members import TOPIC
-from tests.simulation.world import GRACE, PARTITIONS
+from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
@@ -123,6 +125,7 @@ class Account:
         done: finished by the application in any run, or given to `store_offset`.
         delivered: in any run.
         lost: stored past when a tenure was cut.
+        given: what `store_offset` was called with.
         safe: up to here nothing that is done may be delivered again.
     """
 
@@ -130,6 +133,7 @@ class Account:
     done: set[int] = field(default_factory=set[int])
     delivered: set[int] = field(default_factory=set[int])
     lost: set[int] = field(default_factory=set[int])
+    given: set[int] = field(default_factory=set[int])
     safe: int = -1
 
     def skipped(self, done: set[int]) -> list[int]:
@@ -149,6 +153,7 @@ class Books:
         self.joined: dict[str, str] = {}
         self.cut_short: set[Run] = set()
         self.killed: set[Run] = set()
+        self.closing: set[Run] = set()
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
@@ -173,6 +178,8 @@ class Books:
                 self._answered(event)
             case Reported(name="drain_timeout"):
                 self.cut_short.add(self.current[event.member])
+            case Closing():
+                self.closing.add(event.run)
             case Closed():
                 yield from self._closed(event)
             case Reported(name="possibly_lost"):
@@ -278,6 +285,7 @@ class Books:
         for span in event.spans:
             account = self.accounts[span.partition]
             account.done.update(range(span.last + 1))
+            account.given.add(span.last)
             if event.sure:
                 account.safe = max(account.safe, span.last)
             tenure = self._under(event.run, span)
@@ -295,10 +303,13 @@ class Books:
         if tenure is None or (run := self._run_of(tenure)) is None:
             yield f"{event.partition} is stored at {event.after}, though nobody reads it"
             return
-        may = {"disabled": account.done, "finished": account.done, "interval": account.done | account.delivered}
-        if run.mode in may and (skipped := account.skipped(may[run.mode])):
+        may = account.done if _loses_nothing(run) else account.done | account.delivered
+        if run.mode != "on_poll" and (skipped := account.skipped(may)):
             what = f"{event.partition}:{account.stored}"
             yield f"{run} ({run.mode}) has stored {what}, but {skipped} were not its to store"
+        is_last_word = event.at >= tenure.revoked_at or run in self.closing or not tenure.is_open
+        if run.n and not (run.period or is_last_word or account.stored % run.n == 0 or account.stored in account.given):
+            yield f"{run} ({run.mode} {run.n}) has stored {event.partition}:{account.stored} while it reads"
         if tenure.ended_at is not None and run.mode != "disabled" and account.stored not in tenure.expected():
             yield f"{run}: {event.partition} is stored at {event.after} after it has ended"
         if tenure.cut_at is not None:
@@ -381,10 +392,10 @@ class Books:
     def _excused(self, run: Run | None, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
         """Only what a mode is documented to lose may be lost, by those who did not end well."""
         lost = [f"{tenure.number}:{sorted(tenure.cut)}" for tenure in tenures]
-        if run is None or run.mode in ("disabled", "finished"):
+        if run is None or _loses_nothing(run):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost"
-        elif run.mode == "interval" and not all(tenure.cut <= _offsets(run.hand, tenure) for tenure in tenures):
-            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand)}"
+        elif run.mode != "on_poll" and not all(tenure.cut <= _in_hand(run, tenure) for tenure in tenures):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand + run.failed)}"
         elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
         elif run.mode == "on_poll" and run not in self.killed:
@@ -396,8 +407,12 @@ class Books:
             if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
                 continue  # the last word was refused or not in time, which was said
             here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
-            if here - _offsets(run.hand, tenure):
+            if here - _in_hand(run, tenure):
                 yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+
+def _loses_nothing(run: Run) -> bool:
+    return run.mode in AT_LEAST_ONCE and (run.mode == "finished" or run.period is None)
 
 
 def _named(event: Reported) -> set[tuple[int, int]]:
@@ -413,7 +428,9 @@ def _partition_of(event: Reported) -> int:
     return at.partition
 
 
-def _offsets(spans: Sequence[Span], tenure: Tenure) -> set[int]:
+def _in_hand(run: Run, tenure: Tenure) -> set[int]:
+    """What the application has begun and not finished, also where its handler has failed."""
+    spans = run.hand + run.failed
     return {offset for span in spans if span.partition == tenure.number for offset in span.offsets}
 
 
@@ -432,18 +449,34 @@ def nothing_is_skipped_or_repeated(history: History) -> Iterator[str]:
 @checker
 def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
     """I2: in one ownership from where the start rule lies, without a gap and without a repeat; what the log holds."""
-    starts: dict[tuple[str, int], int] = {}
+    resolved: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int, int], int] = {}  # what was known when the first fetch under an ownership went out
     last: dict[tuple[Run, int, int], int] = {}
+    given: set[tuple[Run, int, int]] = set()
     seen: list[Delivered] = []
     for event in history.events:
+        if isinstance(event, Gave):
+            given.update((event.run, span.partition, span.last) for span in event.spans)
+        if isinstance(event, Failed):  # it comes again, unless it was stored by hand
+            again = [span for span in event.spans if (event.run, span.partition, span.last) not in given]
+            last.update({(event.run, span.partition, span.ownership): span.first - 1 for span in again})
         if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
             result: Any = event.call.result
-            starts[event.member, event.call.arguments["partition"].partition] = result.position
+            resolved[event.member, event.call.arguments["partition"].partition] = result.position
+        if isinstance(event, Opened):
+            starts = {key: start for key, start in starts.items() if key[0] != event.run.member}
+            resolved = {key: start for key, start in resolved.items() if key[0] != event.run.member}
+        if isinstance(event, Asked) and event.call.operation == "poll":
+            for target in event.call.arguments["targets"]:
+                number = target.partition.partition
+                if (event.member, number) not in resolved:
+                    yield f"{event.at:.4f} {event.member} fetches {number}, though it does not know where it begins"
+                starts.setdefault((event.member, number, target.ownership), resolved.get((event.member, number), 0))
         if not isinstance(event, Delivered):
             continue
         seen.append(event)
         key = (event.run, event.partition, event.ownership)
-        begin = last[key] + 1 if key in last else starts[event.run.member, event.partition]
+        begin = last[key] + 1 if key in last else starts[event.run.member, event.partition, event.ownership]
         if event.offsets != list(range(begin, begin + len(event.offsets))):
             yield f"{event.at:.4f} {event.run} gets {event.partition}:{event.offsets} where {begin} is next"
         last[key] = event.offsets[-1]
@@ -644,13 +677,43 @@ def hooks_come_first_and_last(history: History) -> Iterator[str]:
     for event in history.events:
         if isinstance(event, Shared):
             owners = event.owners
-        elif isinstance(event, Hooked):
+        elif isinstance(event, Hooked) and event.hook in ("assigned", "revoked"):
             numbers = told[event.run]
             (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
         elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
             _, ownership = owners.get(event.partition, ("", 0))
             if ownership == event.ownership:  # what was lost without notice may still come, after its `on_revoked`
                 yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
+
+
+@checker
+def nothing_comes_of_what_is_paused(history: History) -> Iterator[str]:
+    """K48: neither delivered nor asked for, as long as it is held under the ownership that it was paused under."""
+    paused: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)
+    owners: dict[int, tuple[str, int]] = {}
+    for event in history.events:
+        match event:
+            case Shared():
+                owners = event.owners
+            case Opened():
+                paused.pop(event.run.member, None)
+            case Paused(goes_on=True):
+                for number in event.partitions:
+                    paused[event.run.member].pop(number, None)
+            case Paused():
+                paused[event.run.member].update({at: (own, event.at) for at, own in event.partitions.items()})
+            case Delivered():
+                ownership, _ = paused[event.run.member].get(event.partition, (None, 0.0))
+                if ownership == event.ownership == owners.get(event.partition, ("", 0))[1]:
+                    yield f"{event.at:.4f} {event.run} gets {event.partition}, which is paused"
+            case Asked():
+                for target in event.call.arguments.get("targets", ()):
+                    number = target.partition.partition
+                    ownership, since = paused[event.member].get(number, (None, 0.0))
+                    if ownership == target.ownership and event.at > since:
+                        yield f"{event.at:.4f} {event.member} asks for {number}, which is paused"
+            case _:
+                pass
 
 
 @checker

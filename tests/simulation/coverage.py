@@ -21,17 +21,20 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Failed,
     Fault,
     Finished,
     History,
+    Hooked,
     Killed,
     Led,
     Reported,
     Shared,
+    Span,
 )
 
 FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
-ACTS = ("stop", "cancel", "fail", "storm", "move", "shuffle", "silence")
+ACTS = ("stop", "cancel", "fail", "storm", "pause", "move", "shuffle", "silence", "forget", "faint")
 PAIRS = (
     "cancel during accumulation",
     "cancel during committing fetch",
@@ -54,6 +57,16 @@ PAIRS = (
     "lost reply of a release",
     "lost reply of a join",
     "eviction",
+    "evictions in a row",
+    "forget during committing fetch",
+    "forget during release",
+    "forget during store",
+    "forget during hook",
+    "forget with work in hand",
+    "a handler fails",
+    "what a handler failed on comes again",
+    "pause with work in hand",
+    "pause during committing fetch",
     "committed batch delivered after a loss",
     "body outlasts a shutdown",
     "body outlasts a hand-over",
@@ -82,6 +95,9 @@ class Watch:
         self.hands: dict[str, set[int]] = defaultdict(set)
         self.shared = Shared(0.0, {}, set(), [])
         self.led = Led(0.0, [], set())
+        self.evicted: dict[str, float] = {}
+        self.hooks: set[str] = set()
+        self.failed: set[Span] = set()
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -107,6 +123,9 @@ class Watch:
                     yield "body outlasts a shutdown"
             case Reported(name="evicted"):
                 yield "eviction"
+                if event.at < self.evicted.get(event.member, -1.0) + 1.0:
+                    yield "evictions in a row"
+                self.evicted[event.member] = event.at
             case _:
                 yield from self._note(event)
 
@@ -118,7 +137,14 @@ class Watch:
                     yield "body outlasts a hand-over"
             case Answered():
                 self.out[event.member] = [call for call in self.out[event.member] if call is not event.call]
+            case Hooked(hook="inside" | "outside"):
+                (self.hooks.add if event.hook == "inside" else self.hooks.discard)(event.run.member)
+            case Failed():
+                yield "a handler fails"
+                self.failed.update(event.spans)
             case Delivered():
+                if Span(event.partition, event.offsets[0], event.offsets[0], event.ownership) in self.failed:
+                    yield "what a handler failed on comes again"
                 self.hands[event.run.member].add(event.partition)
                 _, ownership = self.shared.owners.get(event.partition, ("", 0))
                 if event.ownership not in (0, ownership):
@@ -135,11 +161,13 @@ class Watch:
         calls = self.out[member]
         if any(map(_commits, calls)):
             yield f"{what} during committing fetch"
-        for operation, name in (("release", "release"), ("open_session", "join")):
+        for operation, name in (("release", "release"), ("open_session", "join"), ("store_offset", "store")):
             if any(call.operation == operation for call in calls):
                 yield f"{what} during {name}"
         if self.hands[member]:
             yield f"{what} with work in hand"
+        if member in self.hooks:
+            yield f"{what} during hook"
 
     def _acted(self, event: Acted) -> Iterator[str]:
         yield event.action

@@ -800,6 +800,8 @@ class Consumer:
         for partition in self._all_owned(partitions):
             self._positions.pause(partition, None)
             self._fetches.bring_back(partition)
+            if partition in self._positions.readable():
+                self._fetches.ready(partition)
         self._worker.kick()
         self._arrived()
 
