@@ -7,8 +7,8 @@ reported to have failed.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -19,6 +19,7 @@ from tarry.testing import Call
 from tarry.testing.leaders import OF_A_PARTITION
 from tarry.types import TopicPartition
 from tests.simulation.history import (
+    Abandoned,
     Acted,
     Answered,
     Asked,
@@ -51,8 +52,8 @@ from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
-IDLE_REQUESTS_MAX = 60
-"""Requests within a second of one member that bring nothing."""
+IDLE_REQUESTS_MAX = 30
+"""Requests of one member to one leader that bring nothing within a second in which nothing changes."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
     ("readiness waits", lambda call: call.operation == "wait_ready", 1),
     ("fetches", lambda call: call.operation == "poll", 1),
@@ -497,12 +498,16 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
 
 @checker
 def every_request_ends_in_time(history: History) -> Iterator[str]:
-    """I4: none outlives its deadline, and the log answers each that nothing keeps from it."""
+    """I4: none outlives its deadline, and the log answers each that nothing keeps from it.
+
+    And none waits at a leader for what that one does not lead any more (C83, C85).
+    """
     out: dict[int, Asked] = {}
     kept: set[int] = set()  # requests that a fault has hit
     cuts: Counter[str] = Counter()  # of members' connections; a heal may be one of an earlier process
     dead: set[str] = set()  # those whose process is gone, until the next one
     led = Led(0.0, [], set())
+    moved: dict[int, float] = {}
     for event in history.events:
         match event:
             case Asked():
@@ -510,6 +515,8 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
                 is_kept = cuts[event.member] > 0 or event.member in dead or _may_be_unheard(event.call, led)
                 kept.update([id(event.call)] if is_kept else [])
             case Led():
+                before = led.leaders or event.leaders
+                moved |= {at: event.at for at, name in enumerate(event.leaders) if name != before[at]}
                 led = event
                 kept.update(key for key, asked in out.items() if _may_be_unheard(asked.call, led))
             case Fault(kind="lose_request" | "lose_reply"):
@@ -536,11 +543,24 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
                 if "no answer came" in str(event.call.error) and not is_kept:
                     what = f"{event.call.operation} of {asked.at:.4f}"
                     yield f"{event.at:.4f} {event.member}: {what} got no answer, though nothing kept it"
+                if event.call.arguments.get("max_wait") and not is_kept:
+                    yield from _stays(event, led, moved)
                 kept.discard(id(event.call))
             case _:
                 pass
     for asked in out.values():
         yield f"{asked.member}: {asked.call.operation} of {asked.at:.4f} never ends"
+
+
+def _stays(event: Answered, led: Led, moved: Mapping[int, float]) -> Iterator[str]:
+    """Whether a deferred request that ends has waited at a former leader for longer than one request takes."""
+    call = event.call
+    for target in call.arguments["targets"]:
+        number = target.partition.partition
+        since = max(call.at, moved.get(number, inf))
+        if event.at > since + GRACE and led.leaders[number] != call.arguments["leader"]:
+            leader = call.arguments["leader"]
+            yield f"{event.at:.4f} {event.member} has waited at {leader} for {number}, which has moved"
 
 
 def _may_be_unheard(call: Call, led: Led) -> bool:
@@ -575,27 +595,34 @@ def few_requests_are_out_at_once(history: History) -> Iterator[str]:
 
 @checker
 def nobody_asks_in_circles(history: History) -> Iterator[str]:
-    """No storm: few requests a second that bring nothing."""
-    idle: dict[str, list[float]] = defaultdict(list)
+    """No storm: of a member at a leader few requests a second bring nothing, and a few more for all that changes."""
+    idle: dict[tuple[str, str], deque[float]] = defaultdict(deque)
+    changes: dict[str, deque[float]] = defaultdict(deque)
     for event in history.events:
-        if isinstance(event, Answered) and _is_idle(event.call):
-            times = idle[event.member]
+        if isinstance(event, (Shared, Led, Acted)):
+            changes[""].append(event.at)
+        elif isinstance(event, (Opened, Delivered, Finished, Failed, Paused, Abandoned)):
+            changes[event.run.member].append(event.at)
+        elif isinstance(event, Answered) and _is_idle(event.call):
+            times = idle[event.member, event.call.arguments.get("leader", "")]
             times.append(event.at)
-            while times[0] < event.at - 1.0:
-                times.pop(0)
-            if len(times) > IDLE_REQUESTS_MAX:
+            for each in (times, changes[""], changes[event.member]):
+                while each and each[0] < event.at - 1.0:
+                    each.popleft()
+            limit = IDLE_REQUESTS_MAX + len(changes[""]) + len(changes[event.member])
+            if len(times) > limit:
                 times.clear()
-                storm = f"has asked more than {IDLE_REQUESTS_MAX} times a second for nothing"
-                yield f"{event.at:.4f} {event.member} {storm}"
+                yield f"{event.at:.4f} {event.member} has asked a leader more than {limit} times a second for nothing"
 
 
 def _is_idle(call: Call) -> bool:
+    """It was refused, withdrawn, or had nothing to say."""
     result: Any = call.result
-    if call.outcome == "failed":
+    if call.outcome != "answered":
         return True
-    if call.operation == "poll" and call.outcome == "answered":
+    if call.operation == "poll":
         return not any(target.runs for target in result.targets)
-    return call.operation == "wait_ready" and call.outcome == "answered" and not result
+    return call.operation == "wait_ready" and not result
 
 
 # ---------------------------------------------------------------------------------------------------------- I7, ends

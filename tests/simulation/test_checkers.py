@@ -22,9 +22,11 @@ from tarry._core.positions import Positions
 from tarry._core.waiters import Parked, Waiters
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
+from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
+from tarry.testing.leaders import Leaders
 from tarry.types import HistoryId, Offset, Ownership, Position
 from tests.simulation.checkers import judge
 from tests.simulation.world import simulate
@@ -143,6 +145,38 @@ def nothing_waits_for_the_hook(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Positions, "close", nothing)
 
 
+def who_waits_does_not_hear_of_a_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leaders, "_end", nothing)
+
+
+def a_pause_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetches, "set_aside", nothing)
+
+
+def what_goes_on_is_fetched_at_once(patch: pytest.MonkeyPatch) -> None:
+    bring_back = Fetches.bring_back
+
+    def wrong(self: Fetches, partition: Any) -> None:
+        bring_back(self, partition)
+        self.ready(partition)
+
+    patch.setattr(Fetches, "bring_back", wrong)
+
+
+def a_failed_handler_has_finished(patch: pytest.MonkeyPatch) -> None:
+    def never(_: Consumer) -> bool:
+        return False
+
+    patch.setattr(Consumer, "_has_failed", never)
+
+
+def every_return_is_the_nth(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Commits, partition: Any, offset: Offset, head: Offset) -> bool:
+        return self._queue(partition, offset)
+
+    patch.setattr(Commits, "returned", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -157,6 +191,11 @@ MISTAKES: list[tuple[Patch, str]] = [
     (ownerships_do_not_grow, r"goes to"),
     (nobody_leaves, r"is still a member"),
     (nothing_waits_for_the_hook, r"was not told of"),
+    (who_waits_does_not_hear_of_a_move, r"which has moved"),
+    (a_pause_is_forgotten, r"gets \d, which is paused"),
+    (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
+    (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
+    (every_return_is_the_nth, r"while it reads"),
 ]
 
 

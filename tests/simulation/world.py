@@ -46,7 +46,7 @@ PARTITIONS = 8
 MEMBERS = 3
 GRACE = 1.0
 """Seconds after which a sender gives up; 10 in earnest (C4)."""
-PATIENCE = 60.0
+PATIENCE = 40.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
