@@ -52,6 +52,8 @@ from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
+STAY_MAX = 0.6
+"""Seconds that the longest way there and back may take."""
 IDLE_REQUESTS_MAX = 30
 """Requests of one member to one leader that bring nothing within a second in which nothing changes."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
@@ -453,14 +455,19 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
     resolved: dict[tuple[str, int], int] = {}
     starts: dict[tuple[str, int, int], int] = {}  # what was known when the first fetch under an ownership went out
     last: dict[tuple[Run, int, int], int] = {}
-    given: set[tuple[Run, int, int]] = set()
+    given: dict[tuple[Run, int, int], bool] = {}
+    doubtful: dict[tuple[Run, int, int], int] = {}  # may come again, or not
     seen: list[Delivered] = []
     for event in history.events:
         if isinstance(event, Gave):
-            given.update((event.run, span.partition, span.last) for span in event.spans)
+            given.update({(event.run, span.partition, span.last): event.sure for span in event.spans})
         if isinstance(event, Failed):  # it comes again, unless it was stored by hand
-            again = [span for span in event.spans if (event.run, span.partition, span.last) not in given]
-            last.update({(event.run, span.partition, span.ownership): span.first - 1 for span in again})
+            for span in event.spans:
+                key, is_stored = (event.run, span.partition, span.ownership), (event.run, span.partition, span.last)
+                if is_stored in given and not given[is_stored]:
+                    doubtful[key] = span.first
+                elif is_stored not in given:
+                    last[key] = span.first - 1
         if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
             result: Any = event.call.result
             resolved[event.member, event.call.arguments["partition"].partition] = result.position
@@ -478,6 +485,7 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         seen.append(event)
         key = (event.run, event.partition, event.ownership)
         begin = last[key] + 1 if key in last else starts[event.run.member, event.partition, event.ownership]
+        begin = begin if doubtful.pop(key, None) != event.offsets[0] else event.offsets[0]
         if event.offsets != list(range(begin, begin + len(event.offsets))):
             yield f"{event.at:.4f} {event.run} gets {event.partition}:{event.offsets} where {begin} is next"
         last[key] = event.offsets[-1]
@@ -558,7 +566,7 @@ def _stays(event: Answered, led: Led, moved: Mapping[int, float]) -> Iterator[st
     for target in call.arguments["targets"]:
         number = target.partition.partition
         since = max(call.at, moved.get(number, inf))
-        if event.at > since + GRACE and led.leaders[number] != call.arguments["leader"]:
+        if event.at > since + STAY_MAX and led.leaders[number] != call.arguments["leader"]:
             leader = call.arguments["leader"]
             yield f"{event.at:.4f} {event.member} has waited at {leader} for {number}, which has moved"
 

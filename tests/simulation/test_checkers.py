@@ -20,15 +20,17 @@ from tarry._core.fetches import Fetches
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
 from tarry._core.waiters import Parked, Waiters
+from tarry.abc import FetchTarget
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
 from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
-from tarry.testing.leaders import Leaders
-from tarry.types import HistoryId, Offset, Ownership, Position
-from tests.simulation.checkers import judge
+from tarry.testing import Call
+from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition
+from tests.simulation.checkers import every_request_ends_in_time, judge
+from tests.simulation.history import Answered, Asked, History, Led
 from tests.simulation.world import simulate
 
 SEEDS = 150
@@ -145,10 +147,6 @@ def nothing_waits_for_the_hook(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Positions, "close", nothing)
 
 
-def who_waits_does_not_hear_of_a_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leaders, "_end", nothing)
-
-
 def a_pause_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetches, "set_aside", nothing)
 
@@ -191,7 +189,6 @@ MISTAKES: list[tuple[Patch, str]] = [
     (ownerships_do_not_grow, r"goes to"),
     (nobody_leaves, r"is still a member"),
     (nothing_waits_for_the_hook, r"was not told of"),
-    (who_waits_does_not_hear_of_a_move, r"which has moved"),
     (a_pause_is_forgotten, r"gets \d, which is paused"),
     (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
     (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
@@ -211,3 +208,15 @@ def test_a_mistake_is_found(mistake: Patch, words: str, monkeypatch: pytest.Monk
             return
     kinds = Counter(re.sub(r"[\d.]+", "n", line)[:60] for line in found)
     pytest.fail(f"other findings: {kinds.most_common(5)}")
+
+
+@pytest.mark.parametrize(("ends_at", "is_found"), [(1.5, False), (2.5, True)])
+def test_a_wait_that_stays_where_its_partition_was_is_found(ends_at: float, is_found: bool) -> None:
+    """In whole histories something else ends such a wait soon."""
+    targets = [FetchTarget(TopicPartition("t", 0), Position(0), Ownership(1), None)]
+    call = Call("wait_ready", {"leader": "a", "targets": targets, "max_wait": 5.0}, None, None, at=0.0)
+    history = History()
+    history.events += [Led(0.0, ["a"], set()), Asked(0.0, "m0", call), Led(1.0, ["b"], set())]
+    call.outcome = "cancelled"
+    history.events.append(Answered(ends_at, "m0", call))
+    assert any("which has moved" in line for line in every_request_ends_in_time(history)) == is_found

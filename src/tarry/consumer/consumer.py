@@ -578,7 +578,7 @@ class Consumer:
     def _settle_hand(self) -> None:
         """Whoever reads again has finished what was handed out, unless a handler failed on it; the rest goes back."""
         hand, segment = self._hand, self._segment
-        comes_again = self._has_failed() and bool(self._unfinished())
+        comes_again = self._comes_again()
         self._tally()
         self._hand = self._segment = self._failed = None
         self._cursor = iter(())
@@ -623,6 +623,13 @@ class Consumer:
     def _has_failed(self) -> bool:
         """A handler has failed on the message in hand: nobody works on it any more, and it comes again (K10)."""
         return self._hand is not None and self._hand is self._failed
+
+    def _comes_again(self) -> bool:
+        """A handler has failed on the message in hand, which was not stored by hand; nobody else gets it (K10, C36)."""
+        if not self._has_failed() or self._segment is None:
+            return False
+        origin = self._segment.origin
+        return bool(self._unfinished()) if self._is_held(origin) else origin not in self._given_up
 
     def _unfinished(self) -> dict[TopicPartition, int]:
         handed = dict(self._batch)
