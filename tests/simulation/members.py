@@ -164,7 +164,7 @@ class Member:
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
         options["heartbeat_interval"] = 0.5
-        run.has_hooks = chance.random() < 0.3
+        run.has_hooks = chance.random() < 0.5
         if run.has_hooks:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")

@@ -54,7 +54,7 @@ MODES: dict[Mode, int] = {
     "disabled": 3,
     "finished": 3,
     "interval": 2,
-    "on_poll": 16,
+    "on_poll": 20,
     "each_message": 2,
     "each_batch": 1,
     "every_nth": 1,
@@ -110,7 +110,7 @@ class Plan:
             is_static=is_group and chance.random() < 0.2,
             faults=faults,
             bursts=chance.randint(8, 16),
-            actions=chance.randint(2, 5),
+            actions=chance.randint(2, 6),
             runs_on=chance.random() < 0.4,
             leaders=share([1, 1, 1, 2, 3, 4]),
             has_timer=mode in AT_HAND_OVER | AFTER_HANDLER and chance.random() < 0.3,
@@ -299,7 +299,7 @@ class World:
         elif self.plan.is_group:
             aims |= {"release": 5, "open_session": 3}
         if action in ACTIONS_OF_GROUPS:
-            aims |= {"hook": 4}
+            aims = {"poll": 5, "store_offset": 4, "release": 6, "hook": 6, "work": 2}
         (aim,) = self.chance.choices(list(aims), list(aims.values()))
         with anyio.move_on_after(0.6):
             if aim == "work":
@@ -390,7 +390,7 @@ class World:
 
     async def _move(self, _: Member) -> None:
         """Some partitions move, each to anybody."""
-        self._move_to_others(self.chance.sample(range(PARTITIONS), self.chance.choice([1, 3])))
+        self._move_to_others({*self.chance.sample(range(PARTITIONS), self.chance.choice([1, 3])), *self._fetched()})
 
     async def _shuffle(self, _: Member) -> None:
         """All leaders lose all they lead, as at a restart of the whole cluster."""
@@ -398,7 +398,8 @@ class World:
 
     async def _silence(self, _: Member) -> None:
         """A leader does not answer for a while; meanwhile the others may take over, and it comes back as a replica."""
-        number = self.chance.randrange(self.plan.leaders)
+        busy = [self._leaders.names.index(self._leader_of(partition)) for partition in self._fetched()]
+        number = self.chance.choice(busy or range(self.plan.leaders))
         self._leaders.go(number)
         self._led()
         await anyio.sleep(self.chance.choice([0.1, 0.6, 1.5]))
@@ -414,6 +415,11 @@ class World:
             others = [n for n, name in enumerate(self._leaders.names) if name != self._leader_of(partition)]
             self._leaders.move(at, self.chance.choice(others))
         self._led()
+
+    def _fetched(self) -> list[int]:
+        """What committing fetches are out for."""
+        calls = [call for _, call in self.history.out.values() if call.arguments.get("commit")]
+        return [target.partition.partition for call in calls for target in call.arguments["targets"]]
 
     def _led(self) -> None:
         leaders: list[str] = [self._leader_of(number) for number in range(PARTITIONS)]
@@ -471,11 +477,11 @@ class World:
         return found
 
 
-ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1, "pause": 2}
+ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 7, "split": 5, "crash": 6, "storm": 1, "pause": 2}
 """What the world does, and how often."""
 ACTIONS_OF_LEADERS = {"move": 5, "shuffle": 3, "silence": 7}
 """The same, where there are several."""
-ACTIONS_OF_GROUPS = {"forget": 4, "faint": 3}
+ACTIONS_OF_GROUPS = {"forget": 8, "faint": 2}
 
 
 async def tell(seed: int, history: History) -> None:
