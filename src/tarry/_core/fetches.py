@@ -238,7 +238,7 @@ class Fetches:
         self._in_doubt.pop(partition, None)
 
     def bring_back(self, partition: TopicPartition) -> None:
-        """It goes on where it was; the log may have more."""
+        """It goes on where it was; whoever calls says whether it is `ready`, since the log may have more."""
         aside = self._aside.pop(partition, None)
         if aside is None:
             return
@@ -246,7 +246,6 @@ class Fetches:
             self.put(segment)
         if aside.in_doubt:
             self.doubted(partition)
-        self.ready(partition)
 
     def _pull(self, partition: TopicPartition) -> deque[Segment]:
         """Take out all that is buffered of a partition."""

@@ -577,7 +577,7 @@ class Consumer:
     def _settle_hand(self) -> None:
         """Whoever reads again has finished what was handed out, unless a handler failed on it; the rest goes back."""
         hand, segment = self._hand, self._segment
-        comes_again = self._has_failed() and bool(self._unfinished())
+        comes_again = self._comes_again()
         self._tally()
         self._hand = self._segment = self._failed = None
         self._cursor = iter(())
@@ -622,6 +622,13 @@ class Consumer:
     def _has_failed(self) -> bool:
         """A handler has failed on the message in hand: nobody works on it any more, and it comes again (K10)."""
         return self._hand is not None and self._hand is self._failed
+
+    def _comes_again(self) -> bool:
+        """A handler has failed on the message in hand, which was not stored by hand; nobody else gets it (K10, C36)."""
+        if not self._has_failed() or self._segment is None:
+            return False
+        origin = self._segment.origin
+        return bool(self._unfinished()) if self._is_held(origin) else origin not in self._given_up
 
     def _unfinished(self) -> dict[TopicPartition, int]:
         handed = dict(self._batch)
@@ -802,6 +809,8 @@ class Consumer:
         for partition in self._all_owned(partitions):
             self._positions.pause(partition, None)
             self._fetches.bring_back(partition)
+            if partition in self._positions.readable():
+                self._fetches.ready(partition)
         self._worker.kick()
         self._arrived()
 
@@ -846,7 +855,8 @@ class Consumer:
         if isinstance(what, Batch):
             for segment in what.segments:
                 self._check_origin(segment.origin)
-            return [(segment.origin.partition, segment.last, segment.origin) for segment in what.segments]
+            last = {segment.origin.partition: segment for segment in what.segments}  # one request each
+            return [(partition, segment.last, segment.origin) for partition, segment in last.items()]
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
         if offset < 0:

@@ -567,9 +567,9 @@ class Worker:
     # ------------------------------------------------------------------------------------------- targets
 
     def _is_active(self, partition: TopicPartition) -> bool:
-        """It may be read, has a position and a leader, and is not stopped."""
+        """It may be read, has a position and a leader, and is neither paused nor stopped."""
         place = self._positions.get(partition)
-        is_readable = place is not None and place.is_open and place.fetch_at is not None
+        is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
         return is_readable and partition not in self.stopped and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:

@@ -66,6 +66,10 @@ class Leaders:
         """It is back; what was lost stays lost."""
         self._away.pop(self.names[number], None)
 
+    def is_away(self, number: int) -> bool:
+        """It answers nothing now."""
+        return self.names[number] in self._away
+
     def is_deaf(self, call: Call) -> bool:
         """No answer will come to this request."""
         return self._asked(call) in self._away

@@ -21,7 +21,7 @@ from tarry.errors import (
     TopicNotFound,
 )
 from tarry.testing import delay, hold, lose_reply, refuse
-from tarry.types import Ownership, Position, TopicPartition
+from tarry.types import Message, Ownership, Position, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
     P0,
@@ -340,6 +340,26 @@ class TestEviction:
                 assert message.offset == 3
                 assert message.ownership > 0
                 assert offsets(await take(consumer, 16)) == list(range(4, 20))
+
+    @rule("C36", "K10")
+    @virtual(seeds=2)
+    async def test_what_a_handler_failed_on_comes_again_also_when_the_partition_was_lost(self) -> None:
+        """Nobody else will deliver it, and nothing may pass it."""
+        seen: list[int] = []
+
+        async def fail_once(message: Message) -> None:
+            seen.append(message.offset)
+            if seen == [0, 1]:
+                await anyio.sleep(2.5)
+                raise ValueError(message.offset)
+
+        async with opened(1, session_timeout=2.0) as rig:
+            await rig.fill(P0, 10)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as consumer:
+                with pytest.raises(ValueError, match="1"):
+                    await consumer.consume(fail_once)
+                assert rig.reported("evicted")
+                assert offsets(await take(consumer, 9)) == list(range(1, 10))
 
     @virtual(seeds=2)
     async def test_what_nobody_may_have_read_is_named_at_shutdown(self) -> None:

@@ -171,3 +171,23 @@ async def test_a_pause_needs_a_cause_and_partitions_of_ours(cause: Any) -> None:
             consumer.pause([P0, P2], cause="full")
         consumer.resume(0)
         assert consumer.paused == {}
+
+
+@rule("K48", "C27")
+@MODES
+@virtual(seeds=2)
+async def test_a_partition_that_goes_on_before_it_has_a_position_is_not_fetched_without_one(commit: AutoCommit) -> None:
+    """A fetch from the first message on would commit what was never delivered."""
+    async with opened(2) as rig:
+        await rig.fill(P0, 5)
+        await rig.fill(P1, 5)
+        rig.script.every("resolve", do=delay(3.0))
+        async with rig.consumer(commit=commit, poll=POLL) as consumer, anyio.create_task_group() as tasks:
+            reading = start(tasks, partial(take, consumer, 10))
+            consumer.pause([0, 1], cause="full")
+            await anyio.sleep(1.0)
+            consumer.resume([0, 1])
+            await anyio.sleep(1.0)
+            assert rig.calls("poll") == []
+            await anyio.sleep(8.0)
+            assert of(reading.result, 1) == list(range(5))

@@ -432,6 +432,7 @@ class TestPausing:
         assert machine.plan() is None
         assert not machine.busy
         machine.bring_back(P0)
+        machine.ready(P0)
         plan = machine.plan()
         assert plan is not None
         assert plan.partitions == (P0,)
