@@ -204,6 +204,12 @@ class Commits:
         is_lower = marks.stored is not None and (target is None or target < marks.stored)
         return Store(partition, target, is_lower or marks.in_doubt or marks.sought, seeks=marks.seeks)
 
+    def ahead(self, partition: TopicPartition) -> tuple[Offset, Offset] | None:
+        """The first and last message that the log counts as read though they are not finished; None: there is none."""
+        marks = self[partition]
+        first = Offset(0) if (done := self._rest(marks)) is None else Offset(done + 1)
+        return None if marks.stored is None or marks.stored < first else (first, marks.stored)
+
     def accepted(self, store: Store, now_stored: Offset | None) -> None:
         """The log answered a store with what it holds now. A refused one changes nothing here (C53)."""
         marks = self[store.partition]

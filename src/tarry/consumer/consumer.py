@@ -25,7 +25,7 @@ from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
-from tarry.consumer.membership import Hooks, Membership, Reader
+from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
@@ -1080,15 +1080,7 @@ class Consumer:
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
         for origin, first, last in spans:
             if not self._is_held(origin) and origin not in self._given_up:
-                self._instruments.warn(
-                    "consumer",
-                    "possibly_lost",
-                    f"{origin.partition}: messages {first} to {last} were committed for this consumer, which lost the "
-                    "partition before it finished them; nobody else may have read them",
-                    partition=origin.partition,
-                    first=first,
-                    last=last,
-                )
+                warn_possibly_lost(self._instruments, origin.partition, first, last)
 
     def _warn_skipped(self, message: Message, error: Exception) -> None:
         self._instruments.warn(

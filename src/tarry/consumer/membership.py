@@ -31,7 +31,7 @@ from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
 from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
-from tarry.types import Ownership, TopicPartition
+from tarry.types import Offset, Ownership, TopicPartition
 
 Hook = Callable[[frozenset[TopicPartition]], object]
 """Called with the partitions that came or go; may be async."""
@@ -176,6 +176,7 @@ class Membership:
             "its partitions may be somebody else's; joining again",
         )
         self.is_member = False
+        self._name_what_was_dropped()
         self._leaving.clear()
         self._lose(list(self._positions))
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
@@ -229,6 +230,13 @@ class Membership:
         self._instruments.emit("partitions_lost", partitions=tuple(partitions))
         if self._hooks.on_revoked is not None:
             self._tasks.start_soon(self._tell_lost, partitions)
+
+    def _name_what_was_dropped(self) -> None:
+        """What is being given up was cut, to be brought back by its last store, which nobody takes any more (Q6)."""
+        for partition in self._leaving if self._keeps else ():
+            span = self._commits.ahead(partition) if partition in self._positions else None
+            if span is not None:
+                warn_possibly_lost(self._instruments, partition, *span)
 
     async def _tell_lost(self, partitions: Sequence[TopicPartition]) -> None:
         error = await self._call(self._hooks.on_revoked, partitions)
@@ -336,3 +344,16 @@ class Membership:
         )
         told.__cause__ = failure
         return told
+
+
+def warn_possibly_lost(instruments: Instruments, partition: TopicPartition, first: Offset, last: Offset) -> None:
+    """Committed for a member that lost the partition before it finished them: nobody else reads them (C36, Q6)."""
+    instruments.warn(
+        "consumer",
+        "possibly_lost",
+        f"{partition}: messages {first} to {last} were committed for this consumer, which lost the partition before it "
+        "finished them; nobody else may have read them",
+        partition=partition,
+        first=first,
+        last=last,
+    )

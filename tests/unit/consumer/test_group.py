@@ -14,6 +14,7 @@ import tarry
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import (
+    CapacityExceeded,
     ConfigError,
     LogUnavailable,
     NotAccepted,
@@ -370,6 +371,22 @@ class TestEviction:
                 await anyio.sleep(2.5)
                 await consumer.shutdown()
             assert [(event["first"], event["last"]) for event in rig.reported("possibly_lost")] == [(2, 9)]
+
+    @rule("C36")
+    @virtual(seeds=2)
+    async def test_what_a_hand_over_cut_is_named_when_the_partition_is_lost_before_its_last_store(self) -> None:
+        """It was dropped, to be brought back by that store; with the member evicted, nobody would ever get it."""
+        async with opened(2, session_timeout=2.0) as rig:
+            for at in P0, P1:
+                await rig.fill(at, 5)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as first:
+                handed = await take(first, 7)
+                rig.script.on("store_offset", nth=range(1, 100), do=refuse(CapacityExceeded("not now")))
+                async with rig.member(heartbeat_interval=0.5):
+                    await anyio.sleep(3)
+                    assert rig.reported("evicted")
+                named = [(event["partition"], event["first"], event["last"]) for event in rig.reported("possibly_lost")]
+                assert named == [(handed[-1].topic_partition, 1, 4)]
 
     @rule("I7")
     @virtual(seeds=2)
