@@ -708,16 +708,22 @@ def who_has_left_is_no_member(history: History) -> Iterator[str]:
 def hooks_come_first_and_last(history: History) -> Iterator[str]:
     """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
     told: dict[Run, set[int]] = defaultdict(set)
+    lost: dict[str, set[int]] = defaultdict(set)  # without notice: what was committed may still come
     owners: dict[int, tuple[str, int]] = {}
     for event in history.events:
         if isinstance(event, Shared):
             owners = event.owners
+        elif isinstance(event, Reported) and event.name == "partitions_lost":
+            partitions: Any = event.fields["partitions"]
+            lost[event.member].update(at.partition for at in partitions)
         elif isinstance(event, Hooked) and event.hook in ("assigned", "revoked"):
             numbers = told[event.run]
             (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
+            lost[event.run.member].difference_update(event.partitions if event.hook == "assigned" else ())
         elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
             _, ownership = owners.get(event.partition, ("", 0))
-            if ownership == event.ownership:  # what was lost without notice may still come, after its `on_revoked`
+            is_kept = event.run.mode == "on_poll" and event.partition in lost[event.run.member]
+            if ownership == event.ownership and not is_kept:  # the log shows a loss when it has saved it
                 yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
 
 

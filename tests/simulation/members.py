@@ -247,7 +247,10 @@ class Member:
         chosen = self.chance.sample(held, self.chance.choice([1, (len(held) + 1) // 2, len(held)]))
         places: Any = consumer._positions
         owned = {number: int(places[TopicPartition(TOPIC, number)].ownership) for number in chosen}
-        consumer.pause(chosen, cause="the world says so")
+        try:
+            consumer.pause(chosen, cause="the world says so")
+        except NotStarted:  # it has just been shut down, and nobody has noticed yet
+            return []
         self._history.add(Paused(anyio.current_time(), run, owned))
         return chosen
 

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tarry.types import Offset, Position, Run, Segment, TopicPartition
+from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
 
 RUN_OVERHEAD = 64
 """As `_wire.batch.RUN_OVERHEAD` (machines import no codec; a test compares them)."""
@@ -278,9 +278,14 @@ class Fetches:
         self.messages += segment.count
         self.size += segment.size
 
-    def void(self, partition: TopicPartition) -> None:
-        """Drop what is buffered of a partition; nothing is known about it any more (C33). A pause goes on."""
-        self._pull(partition)
+    def void(self, partition: TopicPartition, kept: Callable[[Origin], bool] = lambda _: False) -> None:
+        """Drop what is buffered of a partition and not `kept`; nothing is known about it any more (C33, C36).
+
+        A pause goes on; what was set aside goes.
+        """
+        for segment in self._pull(partition):
+            if kept(segment.origin):
+                self.put(segment)
         if partition in self._aside:
             self._aside[partition] = _Aside(deque(), in_doubt=False)
         self._ready.pop(partition, None)

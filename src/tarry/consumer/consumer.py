@@ -647,11 +647,12 @@ class Consumer:
     # -- what a rebalance needs of the reader
 
     def _cut_off(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver nothing more of these; the message in hand may still be finished."""
+        """Deliver nothing more of these as they are held now; the message in hand may still be finished."""
         gone = set(partitions)
-        self._given_up.update(origin for origin in self._batch if origin.partition in gone)
+        self._given_up.update(origin for origin in self._batch if origin.partition in gone and self._is_held(origin))
         segment, hand = self._segment, self._hand
-        if segment is not None and hand is not None and segment.origin.partition in gone:
+        is_gone = segment is not None and segment.origin.partition in gone and self._is_held(segment.origin)
+        if segment is not None and hand is not None and is_gone:
             self._given_up.add(segment.origin)
             self._note()
             self._cursor = iter(())

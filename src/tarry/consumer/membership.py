@@ -31,7 +31,7 @@ from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
 from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
-from tarry.types import Offset, Ownership, TopicPartition
+from tarry.types import Offset, Origin, Ownership, TopicPartition
 
 Hook = Callable[[frozenset[TopicPartition]], object]
 """Called with the partitions that came or go; may be async."""
@@ -225,7 +225,7 @@ class Membership:
         """Without notice: nothing is stored for them any more (C35-C37, Q6)."""
         if not self._keeps:
             self._reader.cut(partitions)
-        self._drop(partitions, keep=self._keeps)
+        self._drop(partitions, lambda _: self._keeps)
         self._reader.interrupt()
         self._instruments.emit("partitions_lost", partitions=tuple(partitions))
         if self._hooks.on_revoked is not None:
@@ -243,11 +243,11 @@ class Membership:
         if error is not None:
             self._worker.tell(error)
 
-    def _drop(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
+    def _drop(self, partitions: Sequence[TopicPartition], kept: Callable[[Origin], bool]) -> None:
         for partition in partitions:
             self._positions.drop(partition)
             self._commits.forget(partition)
-        self._worker.forget(partitions, keep=keep)
+        self._worker.forget(partitions, kept)
 
     # ------------------------------------------------------------------------------------------- giving up
 
@@ -258,7 +258,7 @@ class Membership:
         for partition in held:
             self._positions.close(partition)
         self._reader.cut(held)
-        self._worker.forget(list(held), keep=False)
+        self._worker.forget(list(held), self._older_than(held))
         self._reader.interrupt()
         busy = [at for at in held if self._reader.holds(at) or self._worker.commits_now(at)]
         free = [at for at in partitions if at not in busy]
@@ -270,7 +270,7 @@ class Membership:
     async def _drain(self, partition: TopicPartition, held: Mapping[TopicPartition, Ownership]) -> None:
         deadline = anyio.current_time() + self._options.drain_timeout
         await self._worker.recall(partition, deadline)
-        self._worker.forget([partition], keep=False)
+        self._worker.forget([partition], self._older_than(held))
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], held))
         await self._reader.settled(partition, deadline)
@@ -283,7 +283,7 @@ class Membership:
         error = await self._call(self._hooks.on_revoked, mine)
         mine = self._still(mine, held)
         await self._store(mine)
-        self._drop(self._still(mine, held), keep=False)
+        self._drop(self._still(mine, held), self._older_than(held))
         if session is self._standing.session and await self._release(session, partitions):
             for partition in partitions:
                 self._leaving.pop(partition, None)
@@ -303,6 +303,10 @@ class Membership:
     async def _store(self, partitions: Sequence[TopicPartition]) -> None:
         with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
             await self._storing.finish(partitions)
+
+    def _older_than(self, held: Mapping[TopicPartition, Ownership]) -> Callable[[Origin], bool]:
+        """What was kept when an earlier ownership was lost is none of this one's: no store brings it back (C36)."""
+        return lambda origin: self._keeps and origin.ownership != held.get(origin.partition)
 
     def _still(
         self, partitions: Iterable[TopicPartition], held: Mapping[TopicPartition, Ownership]

@@ -233,19 +233,15 @@ class Worker:
         """It does not any more."""
         self._fetches.is_awaited = False
 
-    def forget(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
-        """Partitions are not held any more; with `keep` what was fetched of them is delivered all the same (C36)."""
+    def forget(self, partitions: Sequence[TopicPartition], kept: Callable[[Origin], bool]) -> None:
+        """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
             self.stopped.pop(partition, None)
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
-            if keep:
-                self._fetches.drained(partition)
-                self._fetches.settled(partition)
-            else:
-                self._fetches.void(partition)
+            self._fetches.void(partition, kept)
         self._withdraw(partitions)
         self.kick()
 

@@ -422,7 +422,7 @@ class FaultLayer(ScriptedBroker):
 
     def _is_prompt(self, call: Call, fate: Fate) -> bool:
         """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
-        if self.log.leaders is not None and self.log.leaders.is_deaf(call):
+        if self.log.leaders is not None:  # one that falls silent while it answers
             return False
         is_slow = _is_change(call) and not self.log.syncs_at_once
         return fate == NO_FATE and self.is_open and self.log.is_up and not is_slow
