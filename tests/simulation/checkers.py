@@ -741,6 +741,10 @@ def nothing_comes_of_what_is_paused(history: History) -> Iterator[str]:
             case Paused(goes_on=True):
                 for number in event.partitions:
                     paused[event.run.member].pop(number, None)
+            case Reported(name="partitions_lost"):  # a pause ends with the ownership; what was committed may still come
+                partitions: Any = event.fields["partitions"]
+                for at in partitions:
+                    paused[event.member].pop(at.partition, None)
             case Paused():
                 paused[event.run.member].update({at: (own, event.at) for at, own in event.partitions.items()})
             case Delivered():

@@ -71,12 +71,20 @@ class Plan:
     lane: Hashable | None = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A committing fetch of unknown fate: how much it may have been answered."""
+
+    count: int
+    max_bytes: int
+
+
 @dataclass(slots=True)
 class _Aside:
     """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt."""
 
     buffer: deque[Segment]
-    in_doubt: bool
+    in_doubt: Doubt | None
 
 
 class Fetches:
@@ -93,7 +101,7 @@ class Fetches:
         self._buffers: dict[TopicPartition, deque[Segment]] = {}
         self._ready: dict[TopicPartition, None] = {}
         self._flying: dict[TopicPartition, Plan] = {}
-        self._in_doubt: dict[TopicPartition, None] = {}
+        self._in_doubt: dict[TopicPartition, Doubt] = {}
         self._aside: dict[TopicPartition, _Aside] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
@@ -186,20 +194,27 @@ class Fetches:
             count = size = 0
         else:
             count, size = demand.count - self.messages, self._left(demand)
-        return Plan((first,), count, size, lane_of(first)) if count > 0 and size > 0 else None
+        if count <= 0 or size <= 0:
+            return None
+        doubt = self._in_doubt.get(first, Doubt(0, 0))
+        return Plan((first,), max(count, doubt.count), max(size, doubt.max_bytes), lane_of(first))
 
-    def doubted(self, partition: TopicPartition) -> None:
-        """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched."""
+    def doubted(self, partition: TopicPartition, lost: Plan) -> None:
+        """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched, as far at least.
+
+        With a smaller one something would stay behind that the log counts as read, beside the next batch.
+        """
+        doubt = Doubt(lost.count, lost.max_bytes)
         if partition in self._aside:
-            self._aside[partition].in_doubt = True
+            self._aside[partition].in_doubt = doubt
         else:
-            self._in_doubt.setdefault(partition)
+            self._in_doubt[partition] = doubt
 
     def settled(self, partition: TopicPartition) -> None:
         """A committing fetch of it came back."""
         self._in_doubt.pop(partition, None)
         if partition in self._aside:
-            self._aside[partition].in_doubt = False
+            self._aside[partition].in_doubt = None
 
     def started(self, plan: Plan) -> None:
         """A fetch is out."""
@@ -233,7 +248,7 @@ class Fetches:
         """It is paused: nothing of it is taken, and nothing is fetched."""
         if partition in self._aside:
             return
-        self._aside[partition] = _Aside(self._pull(partition), partition in self._in_doubt)
+        self._aside[partition] = _Aside(self._pull(partition), self._in_doubt.get(partition))
         self._ready.pop(partition, None)
         self._in_doubt.pop(partition, None)
 
@@ -244,8 +259,8 @@ class Fetches:
             return
         for segment in aside.buffer:
             self.put(segment)
-        if aside.in_doubt:
-            self.doubted(partition)
+        if aside.in_doubt is not None:
+            self._in_doubt[partition] = aside.in_doubt
 
     def _pull(self, partition: TopicPartition) -> deque[Segment]:
         """Take out all that is buffered of a partition."""
@@ -287,7 +302,7 @@ class Fetches:
             if kept(segment.origin):
                 self.put(segment)
         if partition in self._aside:
-            self._aside[partition] = _Aside(deque(), in_doubt=False)
+            self._aside[partition] = _Aside(deque(), in_doubt=None)
         self._ready.pop(partition, None)
         self._in_doubt.pop(partition, None)
 

@@ -600,11 +600,9 @@ class Consumer:
 
     def _goes_on(self, origin: Origin) -> bool:
         """What is left of a list is to be delivered: not of a partition that is given up, or was lost (C35, C36)."""
-        if self._state is not State.OPEN:
-            return False
         if self._is_held(origin):
-            return self._positions[origin.partition].is_open
-        return self._commits_on_poll
+            return self._state is State.OPEN and self._positions[origin.partition].is_open
+        return self._commits_on_poll  # at the end too: what nobody got is named then
 
     def _note(self) -> None:
         """Bring the marks up to what the cursor says."""

@@ -55,6 +55,8 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
+HURRY_S = 0.05
+"""A pause that the end of a `poll` cuts short lasts so long all the same: the poll may wait for another leader."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
@@ -288,9 +290,10 @@ class Worker:
 
     async def _pause(self, who: str, seconds: float) -> None:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
-        until = anyio.current_time() + seconds
+        now = anyio.current_time()
+        soonest, until = now + min(seconds, HURRY_S), now + seconds
         await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
-        await self._bell.quiet_until(who, lambda: self._watching.no_later(until))
+        await self._bell.quiet_until(who, lambda: max(soonest, self._watching.no_later(until)))
 
     # ------------------------------------------------------------------------------------------- resolving
 
@@ -434,7 +437,7 @@ class Worker:
         refusal: TarryError | None = None
         reply = abc.PollReply(())
         try:
-            with self._guard(plan.partitions[0]):
+            with self._guard(plan):
                 reply = await self._standing.session.poll(
                     abc.Leader(str(plan.lane)),
                     order.targets,
@@ -463,11 +466,12 @@ class Worker:
         return any(target.runs for target in reply.targets)
 
     @contextmanager
-    def _guard(self, partition: TopicPartition) -> Generator[None]:
+    def _guard(self, plan: Plan) -> Generator[None]:
         """Hold a committing fetch until its fate is known; if it does not become known, say so (C60, C61, C93)."""
         if self._commits is None:
             yield
             return
+        partition = plan.partitions[0]
         ownership = self._positions[partition].ownership
         out = self._committing = Committing(partition)
         is_settled = False
@@ -486,7 +490,7 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
-                self._fetches.doubted(partition)
+                self._fetches.doubted(partition, plan)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:

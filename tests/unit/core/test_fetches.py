@@ -298,7 +298,7 @@ class TestCommittingFetches:
         machine = fetches()
         machine.is_awaited = True
         machine.ready(P1)
-        machine.doubted(P0)
+        machine.doubted(P0, Plan((P0,), 5, 500))
         first = machine.plan_committing()
         assert first is not None
         assert first.partitions == (P0,)
@@ -306,11 +306,25 @@ class TestCommittingFetches:
         following = machine.plan_committing()
         assert following is not None
         assert following.partitions == (P1,)
-        machine.doubted(P2)
+        machine.doubted(P2, Plan((P2,), 5, 500))
         machine.void(P2)
         last = machine.plan_committing()
         assert last is not None
         assert last.partitions == (P1,)
+
+    @rule("K01", "C93")
+    def test_a_fetch_of_unknown_fate_is_made_again_as_large_as_it_was(self) -> None:
+        """A smaller one would leave something behind that the log counts as read, beside the batch that follows."""
+        machine = fetches()
+        machine.doubted(P0, Plan((P0,), 8, 800))
+        machine.demand = Demand(2, 1, 200, deadline=1.0)
+        assert machine.plan_committing() == Plan((P0,), 8, 800)
+        machine.set_aside(P0)
+        machine.bring_back(P0)
+        assert machine.plan_committing() == Plan((P0,), 8, 800)
+        machine.settled(P0)
+        machine.ready(P0)
+        assert machine.plan_committing() == Plan((P0,), 2, 200)
 
     def test_what_is_buffered_can_be_looked_at(self) -> None:
         machine = fetches()
@@ -441,7 +455,7 @@ class TestPausing:
     def test_a_doubt_waits_too(self) -> None:
         machine = fetches()
         machine.is_awaited = True
-        machine.doubted(P0)
+        machine.doubted(P0, Plan((P0,), 5, 500))
         machine.set_aside(P0)
         machine.ready(P1)
         assert machine.plan_committing() == Plan((P1,), 10, 1000)
@@ -452,7 +466,7 @@ class TestPausing:
         machine.bring_back(P0)
         assert machine.plan_committing() == Plan((P1,), 10, 1000)
         machine.set_aside(P0)
-        machine.doubted(P0)
+        machine.doubted(P0, Plan((P0,), 5, 500))
         machine.bring_back(P0)
         assert machine.plan_committing() == Plan((P0,), 10, 1000)
 
