@@ -234,6 +234,8 @@ class ConsumerOptions(Options):
     """Seconds between two signs of life of a group's member; keep it well below the log's `session_timeout`."""
     hook_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 10.0
     """Seconds after which `on_assigned` or `on_revoked` is cut off with a warning (K55)."""
+    max_processing_time: Annotated[Seconds, Field(gt=0, le=86_400)] = 300.0
+    """Seconds that a member of a group may have a message or batch in hand; then it gives the partition up (K12)."""
 
 
 class ProducerOptions(Options):

@@ -21,6 +21,7 @@ import anyio.lowlevel
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, from_position, up_to
+from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
@@ -250,7 +251,7 @@ class Consumer:
             name=str(self._reads),
             join=self._open_session,
             hooks=self._hooks,
-            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt),
+            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
             keeps=self._commits_on_poll,
             positions=self._positions,
             commits=self._commits,
@@ -629,17 +630,22 @@ class Consumer:
         return bool(self._unfinished()) if self._is_held(origin) else origin not in self._given_up
 
     def _unfinished(self) -> dict[TopicPartition, int]:
+        """How many messages of each partition are in hand."""
+        return {at: last - first + 1 for at, (first, last) in self._spans().items()}
+
+    def _spans(self) -> dict[TopicPartition, tuple[Offset, Offset]]:
+        """The first and last message in hand of each partition that is held; what was stored by hand is finished."""
         handed = dict(self._batch)
         if self._hand is not None and self._segment is not None:
             handed[self._segment.origin] = (self._hand.offset, self._hand.offset)
-        left: dict[TopicPartition, int] = {}
+        left: dict[TopicPartition, tuple[Offset, Offset]] = {}
         for origin, (first, last) in handed.items():
             if not self._is_held(origin):
                 continue  # somebody else's by now
             explicit = self._commits[origin.partition].explicit
-            count = last - max(first - 1, -1 if explicit is None else explicit)
-            if count > 0:
-                left[origin.partition] = left.get(origin.partition, 0) + count
+            begin = first if explicit is None else max(first, Offset(explicit + 1))
+            if begin <= last:
+                left[origin.partition] = (begin, last)
         return left
 
     # -- what a rebalance needs of the reader
@@ -663,6 +669,10 @@ class Consumer:
 
     def _holds(self, partition: TopicPartition) -> bool:
         return self._in_hand() and partition in self._unfinished()
+
+    def _look_at_hand(self) -> InHand:
+        spans = {} if self._has_failed() else self._spans()
+        return InHand(self._handed_over()[0], {at: first for at, (first, _) in spans.items()})
 
     async def _settled(self, partition: TopicPartition, deadline: float) -> None:
         """Until what is in hand of a partition is finished or stored, or nobody reads any more."""

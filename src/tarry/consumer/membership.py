@@ -3,7 +3,8 @@
 The loop follows the assignment of the session. A new partition is read once `on_assigned` has run. One that the log
 wants back is handed over: nothing more of it is delivered, its committing fetch comes back, the message in hand is
 waited for, `on_revoked` runs, the last finished offset is stored, then it is released. One that was lost without notice
-(eviction, a new session) is dropped; what a committing fetch brought of it is delivered all the same.
+(eviction, a new session) is dropped; what a committing fetch brought of it is delivered all the same. One whose message
+is in hand for longer than `max_processing_time` is handed over unasked, without waiting for the hand (K12).
 
 Hooks run one at a time, in a task of their own, and hold nothing that a reader may wait for (K55).
 
@@ -23,6 +24,7 @@ import anyio.abc
 from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
+from tarry._core.patience import InHand, Patience
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
 from tarry.config import ConsumerOptions
@@ -54,12 +56,14 @@ class Reader:
         holds: a message or batch of a partition is handed out and neither finished nor stored.
         settled: wait until that is over, the reader has ended, or the loop's time has come.
         interrupt: end a `poll` that waits.
+        look: what is in hand now.
     """
 
     cut: Callable[[Iterable[TopicPartition]], None]
     holds: Callable[[TopicPartition], bool]
     settled: Callable[[TopicPartition, float], Awaitable[None]]
     interrupt: Callable[[], None]
+    look: Callable[[], InHand]
 
 
 class Membership:
@@ -101,6 +105,7 @@ class Membership:
         self._worker: Worker
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
+        self._patience = Patience(options.max_processing_time)
         self._leaving: dict[TopicPartition, None] = {}
         self.is_member = True
 
@@ -125,9 +130,10 @@ class Membership:
             self._instruments.warn("consumer", "hook_failed", f"{self._name}: {error}")
 
     async def _beat(self) -> None:
-        """Say that this member lives; whether there is news is another matter."""
+        """Say that this member lives, whatever its application does; that one may take too long."""
         while True:
             self._standing.session.touch()
+            self._give_up_overdue()
             await anyio.sleep(self._options.heartbeat_interval)
 
     # ------------------------------------------------------------------------------------------- following
@@ -159,7 +165,7 @@ class Membership:
             self._lose(lost)
         wanted = [at for at in assignment.owned if at in assignment.revoking and at not in self._leaving]
         if wanted:
-            self._begin_giving_up(wanted, assignment.owned)
+            self._begin_giving_up(wanted, assignment.owned, wait_s=self._options.drain_timeout)
         new = {at: ownership for at, ownership in assignment.owned.items() if at not in self._positions}
         new = {at: ownership for at, ownership in new.items() if at not in self._leaving}
         if new:
@@ -251,8 +257,38 @@ class Membership:
 
     # ------------------------------------------------------------------------------------------- giving up
 
-    def _begin_giving_up(self, partitions: Sequence[TopicPartition], owned: Mapping[TopicPartition, Ownership]) -> None:
-        """From now on nothing more of them is delivered. What is in nobody's hands goes at once (K32, K86, K87)."""
+    def _give_up_overdue(self) -> None:
+        """Work that takes too long costs its partition, not the membership; a late store is refused (K12)."""
+        hand = self._reader.look()
+        age = self._patience.look(hand, anyio.current_time())
+        if age is None:
+            return
+        owned = self._standing.session.assignment.owned
+        mine = [at for at in hand.firsts if at not in self._leaving and owned.get(at) == self._positions[at].ownership]
+        for partition in mine:
+            self._warn_overdue(partition, hand.firsts[partition], age)
+        if mine:
+            self._begin_giving_up(mine, owned, wait_s=0.0)
+
+    def _warn_overdue(self, partition: TopicPartition, offset: Offset, age: float) -> None:
+        self._instruments.warn(
+            "consumer",
+            "processing_too_slow",
+            f"{self._name}: message {offset} of {partition} has been in hand for {age:.1f} s, longer than "
+            f"max_processing_time={self._options.max_processing_time:g} s; the partition is given up, and the message "
+            "comes again to whoever gets it. Raise max_processing_time, or take smaller batches",
+            partition=partition,
+            offset=offset,
+            seconds=age,
+        )
+
+    def _begin_giving_up(
+        self, partitions: Sequence[TopicPartition], owned: Mapping[TopicPartition, Ownership], *, wait_s: float
+    ) -> None:
+        """From now on nothing more of them is delivered. What is in nobody's hands goes at once (K32, K86, K87).
+
+        What is in hand is waited for, so many seconds.
+        """
         self._leaving.update(dict.fromkeys(partitions))
         held = {at: owned[at] for at in partitions if at in self._positions}
         for partition in held:
@@ -265,11 +301,12 @@ class Membership:
         if free:
             self._tasks.start_soon(self._give_up, free, held)
         for partition in busy:
-            self._tasks.start_soon(self._drain, partition, held)
+            self._tasks.start_soon(self._drain, partition, held, anyio.current_time() + wait_s)
 
-    async def _drain(self, partition: TopicPartition, held: Mapping[TopicPartition, Ownership]) -> None:
-        deadline = anyio.current_time() + self._options.drain_timeout
-        await self._worker.recall(partition, deadline)
+    async def _drain(
+        self, partition: TopicPartition, held: Mapping[TopicPartition, Ownership], deadline: float
+    ) -> None:
+        await self._worker.recall(partition, anyio.current_time() + self._options.drain_timeout)
         self._worker.forget([partition], self._older_than(held))
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], held))
