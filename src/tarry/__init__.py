@@ -40,6 +40,7 @@ from tarry.errors import (
     TopicExists,
     TopicNotFound,
     UncertainError,
+    UndecodableMessage,
     UsageError,
 )
 from tarry.producer.producer import Outgoing, Producer
@@ -121,6 +122,7 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "UncertainError",
+    "UndecodableMessage",
     "UsageError",
     "connect",
     "run",

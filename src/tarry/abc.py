@@ -57,6 +57,18 @@ class Partitioner(Protocol):
         ...
 
 
+class Codec(Protocol):
+    """Turns the bytes of values into something else; for `client.consumer(..., value_type=codec)`."""
+
+    def decode(self, data: bytes, /) -> object:
+        """The value that `data` stands for; any `Exception` makes it an `UndecodableMessage`.
+
+        Never called for a delete marker (None), but for `b""`. It may be called again for a message that is delivered
+        again, and must not block: it runs in the event loop.
+        """
+        ...
+
+
 class Instrument(Protocol):
     """Receives one event at a time; must not block. See `instruments` for the events."""
 

@@ -25,6 +25,7 @@ from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotSt
 from tarry.instruments import Instruments
 from tarry.producer.producer import Producer
 from tarry.types import GroupInfo, Offset, Start, TopicInfo, TopicPartition, check_name, check_topic
+from tarry.values import decoder_of
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
 OpenBroker = Callable[[StartSoon], Awaitable[abc.Broker]]
@@ -265,6 +266,7 @@ class Client:
         commit: AutoCommit | None = None,
         on_assigned: Hook | None = None,
         on_revoked: Hook | None = None,
+        value_type: object = bytes,
         **options: Any,
     ) -> Consumer:
         """A consumer; enter it with `async with`. Building it does no I/O (C15).
@@ -284,6 +286,10 @@ class Client:
             on_revoked: called with the partitions that go: those given up after the message in hand and before the last
                 store, those lost without notice afterwards. Both may be async, are cut off after `hook_timeout`, and
                 an error of theirs reaches the reader once, as `RebalanceHookError`.
+            value_type: what `message.value` is: `bytes`; a pydantic model, or anything that pydantic's TypeAdapter
+                takes, or a msgspec Struct, read from JSON; or an object with `decode(bytes)` (`abc.Codec`). A delete marker
+                stays None and is not decoded (K76). A value that does not decode is raised by the read call in its
+                place as `UndecodableMessage`; its partition waits until it is sought, the others go on.
             options: fields of `ConsumerOptions`.
 
         Raises:
@@ -307,6 +313,7 @@ class Client:
             poll=polling,
             commit=committing,
             options=ConsumerOptions(**options),
+            decode_value=decoder_of(value_type),
             hooks=Hooks(on_assigned, on_revoked),
             instruments=self._instruments,
             random=random_share,

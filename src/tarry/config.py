@@ -42,8 +42,9 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def __init__(self, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None or not _is_poll_interval(name)}
         try:
-            super().__init__(**values)
+            super().__init__(**given)
         except ValidationError as error:
             raise config_error(type(self).__name__, error) from None
 
@@ -66,8 +67,13 @@ def config_error(name: str, error: ValidationError) -> ConfigError:
     return kind("; ".join(problems))
 
 
+def _is_poll_interval(option: str) -> bool:
+    """In any spelling; its presence is detected so that it is never ignored, and null means that it is absent (C12)."""
+    return "".join(filter(str.isalnum, option)).casefold() == "pollinterval"
+
+
 def _hint(option: str) -> str:
-    if option == "poll_interval":
+    if _is_poll_interval(option):
         return ": a consumer waits at the log instead of asking again; use max_wait and min_count (PollOptions)"
     return ""
 

@@ -214,6 +214,22 @@ class DataError(TarryError):
     code = 4
 
 
+class UndecodableMessage(DataError):
+    """A value is none of the consumer's `value_type`; `raw` is its bytes, and `__cause__` says what the decoder said.
+
+    The partition waits at this message until it is sought; `seek(partition, error.offset + 1)` skips it.
+    """
+
+    retry: ClassVar[Retry] = "never"
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int, raw: bytes) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.raw = raw
+
+
 class OffsetOutOfRange(DataError):
     """A start that does not exist: `asked`, and the valid half-open range `log_start`..`log_end`."""
 

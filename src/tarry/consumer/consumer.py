@@ -29,6 +29,7 @@ from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_l
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
+from tarry.consumer.typed import DecodeValue, decode_typed
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
@@ -39,11 +40,13 @@ from tarry.errors import (
     NotStarted,
     StaleAssignment,
     TarryError,
+    UndecodableMessage,
     UsageError,
 )
 from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
+    Decode,
     Health,
     Lag,
     Message,
@@ -114,6 +117,7 @@ class Consumer:
         poll: PollOptions,
         commit: AutoCommit,
         options: ConsumerOptions,
+        decode_value: DecodeValue | None,
         hooks: Hooks,
         instruments: Instruments,
         random: Callable[[], float],
@@ -129,6 +133,7 @@ class Consumer:
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
+        self._decode_value = decode_value
         self._hooks = hooks
         self._instruments = instruments.part()
         self._traffic = Traffic()
@@ -420,14 +425,24 @@ class Consumer:
         segments = self._fetches.gather(
             demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
         )
+        read: Decode = decode
+        if self._decode_value is not None:
+            segments, read = self._typed_or_halt(segments, self._decode_value)
         for segment in segments:
             self._hand_out(segment)
         self._seen = (self._messages, anyio.current_time())
         self._worker.taken()
         found = sum(segment.count for segment in segments)
         if found >= demand.min_count:
-            return Batch(segments, "count", decode)
-        return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", decode)
+            return Batch(segments, "count", read)
+        return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", read)
+
+    def _typed_or_halt(self, segments: list[Segment], decode_value: DecodeValue) -> tuple[list[Segment], Decode]:
+        try:
+            return self._decode_typed(segments, decode_value)
+        except UndecodableMessage as error:
+            self._worker.halt(TopicPartition(error.topic, error.partition), error)
+            raise
 
     def _hand_out(self, segment: Segment) -> None:
         self._messages += segment.count
@@ -556,7 +571,11 @@ class Consumer:
     def _load(self, segment: Segment) -> None:
         """Decode a list and put the cursor at its beginning; records that do not decode stop their partition."""
         try:
-            messages = decode(segment)
+            if self._decode_value is None:
+                messages = decode(segment)
+            else:
+                (segment,), in_list = self._decode_typed([segment], self._decode_value)
+                messages = in_list(segment)
         except DataError as error:
             self._worker.halt(segment.origin.partition, error)
             raise
@@ -566,6 +585,19 @@ class Consumer:
         if self._commit.mode in AT_HAND_OVER:  # the others pay nothing for these
             self._cursor = map(partial(self._tell_handed, segment.last), messages)
         self._delivered_any = True
+
+    def _decode_typed(self, segments: list[Segment], decode_value: DecodeValue) -> tuple[list[Segment], Decode]:
+        """What comes before the first value that does not decode; the rest is taken next, and begins with the error."""
+        rest = segments
+        try:
+            done = decode_typed(segments, decode_value)
+            rest = done.rest
+        finally:
+            for segment in reversed(rest):
+                self._fetches.put_first(segment)
+        if done.error is not None and not done.segments:
+            raise done.error
+        return done.segments, done.messages
 
     def _tell_handed(self, end: Offset, message: Message) -> Message:
         """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""
