@@ -28,6 +28,7 @@ The family says who must act, the class attributes say what may be done next::
     |  |- StaleAssignment       (5009)
     |  `- NotAMember            (5006)
     |- DataError             what is stored cannot be served as asked
+    |  |- UndecodableMessage
     |  `- OffsetOutOfRange
     `- PeerError             the other side failed
        |- RebalanceHookError    `on_assigned` or `on_revoked` raised

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
+from typing import cast
 
 import msgspec
 from pydantic import TypeAdapter
@@ -35,7 +36,7 @@ def decoder_of(value_type: object) -> Callable[[bytes], object] | None:
             value_type, (str, bytes, FunctionType)
         ):  # pydantic takes these for annotations
             raise TypeError("it is a value, not a type")
-        return TypeAdapter[object](value_type).validate_json
+        return TypeAdapter[object](cast("type[object]", value_type)).validate_json
     except _NO_TYPE as error:
         raise ConfigTypeError(
             f"value_type={value_type!r}: pass bytes, a pydantic model or another type that pydantic's TypeAdapter "
