@@ -107,7 +107,7 @@ async def test_a_poll_delivers_what_comes_before_it_first(commit: AutoCommit) ->
                 except UndecodableMessage as error:
                     errors += 1
                     assert (error.partition, error.offset) == (0, 1)  # noqa: PT017
-                    assert (0, 0) in seen  # noqa: PT017
+                    assert (0, 0) in seen
                 else:
                     seen += [(message.partition, message.offset) for message in batch]
             assert (sorted(seen), errors) == ([(0, 0), (1, 0), (1, 1)], 1)
