@@ -234,6 +234,8 @@ class ConsumerOptions(Options):
     """Seconds between two signs of life of a group's member; keep it well below the log's `session_timeout`."""
     hook_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 10.0
     """Seconds after which `on_assigned` or `on_revoked` is cut off with a warning (K55)."""
+    cool_down: Annotated[Seconds, Field(ge=0.1, le=3600)] = 1.0
+    """Seconds after which a stopped partition is tried again; doubled up to 60 s each time in vain (C110)."""
 
 
 class ProducerOptions(Options):
