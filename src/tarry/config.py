@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tarry.errors import ConfigError, ConfigTypeError
+from tarry.types import CommitMode
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -92,20 +93,6 @@ class PollOptions(Options):
             )
         return self
 
-
-CommitMode = Literal[
-    "disabled",
-    "finished",
-    "interval",
-    "on_poll",
-    "each_message",
-    "each_batch",
-    "every_nth",
-    "after_each",
-    "after_nth",
-    "after_head",
-]
-"""What makes a consumer store offsets by itself."""
 
 _PERIOD_NEEDED: frozenset[CommitMode] = frozenset(("finished", "interval"))
 _PERIOD_REFUSED: frozenset[CommitMode] = frozenset(("disabled", "on_poll"))

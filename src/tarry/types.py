@@ -559,6 +559,21 @@ class Lag:
     stored: int
 
 
+CommitMode = Literal[
+    "disabled",
+    "finished",
+    "interval",
+    "on_poll",
+    "each_message",
+    "each_batch",
+    "every_nth",
+    "after_each",
+    "after_nth",
+    "after_head",
+]
+"""What makes a consumer store offsets by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What a consumer has done since it was entered.

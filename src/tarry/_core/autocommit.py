@@ -17,24 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from tarry.types import Offset, Position, TopicPartition, moves, offset_before
+from tarry.types import CommitMode, Offset, Position, TopicPartition, moves, offset_before
 
-Mode = Literal[
-    "disabled",
-    "finished",
-    "interval",
-    "on_poll",
-    "each_message",
-    "each_batch",
-    "every_nth",
-    "after_each",
-    "after_nth",
-    "after_head",
-]
-AT_HAND_OVER: frozenset[Mode] = frozenset(("each_message", "each_batch", "every_nth"))
-AFTER_HANDLER: frozenset[Mode] = frozenset(("after_each", "after_nth", "after_head"))
+AT_HAND_OVER: frozenset[CommitMode] = frozenset(("each_message", "each_batch", "every_nth"))
+AFTER_HANDLER: frozenset[CommitMode] = frozenset(("after_each", "after_nth", "after_head"))
 
 
 class Store(NamedTuple):
@@ -92,8 +80,8 @@ class Marks:
 class Commits:
     """The marks of one consumer. `n`: what divides the offsets that `every_nth` and `after_nth` store."""
 
-    def __init__(self, mode: Mode, *, n: int | None = None) -> None:
-        self._mode: Mode = mode
+    def __init__(self, mode: CommitMode, *, n: int | None = None) -> None:
+        self._mode: CommitMode = mode
         self._n = n or 1
         self._marks: dict[TopicPartition, Marks] = {}
 

@@ -1,4 +1,6 @@
-"""The consumer as users know it: reading, storing, seeking, shutting down. It decides little; machines and loops do.
+"""The consumer as users know it: reading, storing, seeking, pausing, looking at it, shutting down.
+
+It decides little; machines and loops do.
 
 Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`membership`), the marks and positions
 (`_core`).
@@ -7,6 +9,7 @@ Not here: fetching (`worker`), stores on their way (`storing`), rebalances (`mem
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -631,22 +634,23 @@ class Consumer:
 
     def _unfinished(self) -> dict[TopicPartition, int]:
         """How many messages of each partition are in hand."""
-        return {at: last - first + 1 for at, (first, last) in self._spans().items()}
+        left: Counter[TopicPartition] = Counter()
+        for partition, first, last in self._spans():
+            left[partition] += last - first + 1
+        return dict(left)
 
-    def _spans(self) -> dict[TopicPartition, tuple[Offset, Offset]]:
-        """The first and last message in hand of each partition that is held; what was stored by hand is finished."""
+    def _spans(self) -> Iterator[tuple[TopicPartition, Offset, Offset]]:
+        """First and last message in hand, for each fetch of what is held; what was stored by hand is finished."""
         handed = dict(self._batch)
         if self._hand is not None and self._segment is not None:
             handed[self._segment.origin] = (self._hand.offset, self._hand.offset)
-        left: dict[TopicPartition, tuple[Offset, Offset]] = {}
         for origin, (first, last) in handed.items():
             if not self._is_held(origin):
                 continue  # somebody else's by now
             explicit = self._commits[origin.partition].explicit
             begin = first if explicit is None else max(first, Offset(explicit + 1))
             if begin <= last:
-                left[origin.partition] = (begin, last)
-        return left
+                yield origin.partition, begin, last
 
     # -- what a rebalance needs of the reader
 
@@ -655,8 +659,9 @@ class Consumer:
         gone = set(partitions)
         self._given_up.update(origin for origin in self._batch if origin.partition in gone and self._is_held(origin))
         segment, hand = self._segment, self._hand
-        is_gone = segment is not None and segment.origin.partition in gone and self._is_held(segment.origin)
-        if segment is not None and hand is not None and is_gone:
+        if segment is None or hand is None:
+            return
+        if segment.origin.partition in gone and self._is_held(segment.origin):
             self._given_up.add(segment.origin)
             self._note()
             self._cursor = iter(())
@@ -671,8 +676,10 @@ class Consumer:
         return self._in_hand() and partition in self._unfinished()
 
     def _look_at_hand(self) -> InHand:
-        spans = {} if self._has_failed() else self._spans()
-        return InHand(self._handed_over()[0], {at: first for at, (first, _) in spans.items()})
+        firsts: dict[TopicPartition, Offset] = {}
+        for partition, first, _ in () if self._has_failed() else self._spans():
+            firsts.setdefault(partition, first)
+        return InHand(self._handed_over()[0], firsts)
 
     async def _settled(self, partition: TopicPartition, deadline: float) -> None:
         """Until what is in hand of a partition is finished or stored, or nobody reads any more."""

@@ -114,11 +114,13 @@ class Storing:
         That it changes nothing is known only while no store is on its way: one may be lowering.
         """
         if self._lane.locked() or self._commits.asked(partition, offset) is not None:
-            await self._send(partition, self._still(partition, lambda at: self._commits.asked(at, offset)), history)
+            await self._send(
+                partition, self._while_held_or_raise(partition, lambda at: self._commits.asked(at, offset)), history
+            )
 
     async def delete(self, partition: TopicPartition) -> None:
         """Remove the stored offset (C55)."""
-        await self._send(partition, self._still(partition, self._commits.deleted))
+        await self._send(partition, self._while_held_or_raise(partition, self._commits.deleted))
 
     async def finish(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The final stores of an automatic mode; by how many messages each was brought back, where it was.
@@ -128,7 +130,7 @@ class Storing:
         """
         rewound: dict[TopicPartition, int] = {}
         backoff = Backoff(random=self._random)
-        pending = {partition: self._meanwhile(partition, self._commits.final) for partition in partitions}
+        pending = {partition: self._while_held(partition, self._commits.final) for partition in partitions}
         while pending:
             pending = {at: decide for at, decide in pending.items() if not await self._finish(at, decide, rewound)}
             if pending:
@@ -154,7 +156,7 @@ class Storing:
     async def _try(self, partition: TopicPartition, decide: Decide, consequence: str) -> TarryError | None:
         """Store what the mode says; why that failed, if it did."""
         try:
-            await self._send(partition, self._meanwhile(partition, decide))
+            await self._send(partition, self._while_held(partition, decide))
         except TarryError as error:
             self._failed(partition, error, consequence)
             return error
@@ -200,12 +202,12 @@ class Storing:
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
             return store
 
-    def _meanwhile(self, partition: TopicPartition, decide: Decide) -> Decide:
+    def _while_held(self, partition: TopicPartition, decide: Decide) -> Decide:
         """Decide only as long as the partition is held as it is now; nothing is to be done for it afterwards."""
         is_held = self._held(partition)
         return lambda at: decide(at) if is_held() else None
 
-    def _still(self, partition: TopicPartition, decide: Decide) -> Decide:
+    def _while_held_or_raise(self, partition: TopicPartition, decide: Decide) -> Decide:
         """The same, where somebody waits who has to be told."""
         is_held = self._held(partition)
 

@@ -219,7 +219,7 @@ class Watching:
         if wait.demand is not self._fetches.demand or not wait.partitions.issuperset(self._idle(group)):
             return False
         if group not in self._routes.groups:
-            return False  # nobody is held any more, or by others; its loop is about to end (C77)
+            return False  # they were made anew, perhaps none; the loop of this one is about to end (C77)
         now = self.terms(wait.demand).part(len(self._routes.groups))
         return wait.terms.min_count <= now.min_count and (wait.terms.min_bytes or 0) <= (now.min_bytes or 0)
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
@@ -292,7 +291,6 @@ class Worker:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
         now = anyio.current_time()
         soonest, until = now + min(seconds, HURRY_S), now + seconds
-        await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
         await self._bell.quiet_until(who, lambda: max(soonest, self._watching.no_later(until)))
 
     # ------------------------------------------------------------------------------------------- resolving

@@ -388,6 +388,50 @@ class TestEviction:
                 named = [(event["partition"], event["first"], event["last"]) for event in rig.reported("possibly_lost")]
                 assert named == [(handed[-1].topic_partition, 1, 4)]
 
+    @rule("C36")
+    @pytest.mark.parametrize("is_buffered", [False, True])
+    @virtual(seeds=2)
+    async def test_what_was_kept_of_an_earlier_ownership_outlasts_the_hand_over_of_a_later_one(
+        self, is_buffered: bool
+    ) -> None:
+        """No store brings it back: it was committed for an ownership that is gone."""
+        async with opened(2, session_timeout=2.0) as rig:
+            for at in P0, P1:
+                await rig.fill(at, 5)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as first:
+                kept = (await take(first, 7))[-1].topic_partition
+                if is_buffered:
+                    assert offsets(await first.poll(count=1)) == [2]  # the rest of the list goes back
+                await anyio.sleep(2.5)
+                assert rig.reported("evicted")
+                assert await owns(first, 2) == {P0, P1}
+                async with rig.member(heartbeat_interval=0.5) as second:
+                    assert await owns(second, 1) == {kept}
+                    later = await take(first, 2 if is_buffered else 3)
+                rest = (3, 4) if is_buffered else (2, 3, 4)
+                assert [(m.topic_partition, m.offset) for m in later] == [(kept, offset) for offset in rest]
+
+    @rule("C36")
+    @virtual(seeds=2)
+    async def test_what_nobody_got_is_named_also_when_the_message_in_hand_is_finished_while_draining(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 5)
+
+            async def slow(_: object) -> None:
+                await anyio.sleep(2)
+
+            consumer = await rig.member(commit=ON_POLL, heartbeat_interval=1e3, on_revoked=slow).__aenter__()
+
+            async def read() -> None:
+                async for _ in consumer:
+                    await anyio.sleep(3)
+
+            start(tasks, read)
+            await anyio.sleep(2.5)
+            assert rig.reported("evicted")
+            await consumer.shutdown()
+            assert [(event["first"], event["last"]) for event in rig.reported("possibly_lost")] == [(1, 4)]
+
     @rule("I7")
     @virtual(seeds=2)
     async def test_a_store_that_comes_back_under_a_later_ownership_says_nothing_about_it(self) -> None:

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from tarry import AutoCommit, PollOptions
+from tarry._core.fetches import Demand
 from tarry._wire.batch import encode_record, seal
 from tarry.client import Client
 from tarry.config import TopicOptions
@@ -123,6 +124,20 @@ class TestWaits:
             await settled()
             assert rig.waits() == {"leader-0": [0, 3, 6], "leader-1": [1, 4], "leader-2": [2, 5]}
             assert len(rig.calls("wait_ready")) == 3
+
+    @rule("C77")
+    @virtual()
+    async def test_a_wait_that_is_out_when_no_group_is_left_fits_no_more(self) -> None:
+        """It compared itself with its part of what is asked, one of none: the consumer died of that."""
+        async with opened(6) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await settled()
+            worker = consumer._worker
+            waits = list(worker._watching._waits.values())
+            assert len(waits) == 3
+            worker._routes.assign([])
+            worker._watching.look()
+            assert all(wait.scope.cancel_called for wait in waits)
 
     @rule("C73", "C75")
     @virtual(seeds=3)
@@ -419,6 +434,20 @@ class TestAccumulating:
             assert poll.result.reason == "count"
             requests = len(rig.calls("wait_ready", "poll"))
             assert requests <= 16
+
+    @rule("C91", "C92")
+    @virtual()
+    async def test_a_pause_that_the_end_of_a_poll_cuts_short_still_takes_its_time(self) -> None:
+        """While another leader has not been heard the poll goes on; without a pause it asked in a circle."""
+        async with opened(2) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            now = anyio.current_time()
+            consumer._fetches.demand = Demand(10, 1, 1000, deadline=now)
+            await consumer._worker._pause("resting", 1.0)
+            assert anyio.current_time() == pytest.approx(now + 0.05)
+            await consumer._worker._pause("resting", 0.01)
+            assert anyio.current_time() == pytest.approx(now + 0.06)
+            consumer._fetches.demand = None
 
     @virtual(seeds=3)
     async def test_enough_at_one_leader_is_enough(self) -> None:

@@ -282,6 +282,18 @@ class TestTheLastWord:
             assert {partition: rig.stored(partition) for partition in batch.offsets} == stored
             assert report.unfinished == {p: last - first + 1 for p, (first, last) in batch.offsets.items()}
 
+    @virtual()
+    async def test_the_report_counts_a_batch_out_of_several_fetches_of_one_partition(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=AutoCommit.finished(), poll=PollOptions(count=3)) as consumer:
+                await settled()
+                await rig.fill(P0, 3)
+                batch = await consumer.poll(count=6, min_count=6)
+                assert len({segment.origin for segment in batch.segments}) == 2
+                report = await consumer.shutdown()
+            assert report.unfinished == {P0: 6}
+
     @AUTOMATIC
     @virtual()
     async def test_any_read_call_finishes_what_was_handed_out_even_a_cancelled_one(self, commit: AutoCommit) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tarry._core.autocommit import Commits, Mode, Store
-from tarry.types import Offset, Position, TopicPartition
+from tarry._core.autocommit import Commits, Store
+from tarry.types import CommitMode, Offset, Position, TopicPartition
 from tests.marks import rule
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-AUTOMATIC: list[Mode] = ["finished", "interval"]
-QUEUING: list[Mode] = ["each_message", "each_batch", "every_nth", "after_each", "after_nth", "after_head"]
+AUTOMATIC: list[CommitMode] = ["finished", "interval"]
+QUEUING: list[CommitMode] = ["each_message", "each_batch", "every_nth", "after_each", "after_nth", "after_head"]
 
 
-def commits(mode: Mode = "disabled", *, stored: int | None = None, n: int | None = None) -> Commits:
+def commits(mode: CommitMode = "disabled", *, stored: int | None = None, n: int | None = None) -> Commits:
     machine = Commits(mode, n=n)
     machine.found(P0, None if stored is None else Offset(stored))
     return machine
@@ -203,7 +203,7 @@ class TestWhatQueuesAStore:
         assert triggers(commits("after_head"), head=head) == ([], offsets)
 
     @pytest.mark.parametrize("mode", ["disabled", "finished", "interval", "on_poll"])
-    def test_nothing_in_the_other_modes(self, mode: Mode) -> None:
+    def test_nothing_in_the_other_modes(self, mode: CommitMode) -> None:
         machine = commits(mode)
         assert triggers(machine) == ([], [])
         assert machine.queued(P0) is None
@@ -213,14 +213,14 @@ class TestWhatQueuesAStore:
         ("mode", "first", "queued"),
         [("each_message", 3, 18), ("each_batch", 3, 18), ("every_nth", 3, 14), ("every_nth", 15, None)],
     )
-    def test_a_whole_batch_is_handed_over_at_once(self, mode: Mode, first: int, queued: int | None) -> None:
+    def test_a_whole_batch_is_handed_over_at_once(self, mode: CommitMode, first: int, queued: int | None) -> None:
         machine = commits(mode, n=7)
         assert machine.handed_over(P0, Offset(first), Offset(18), end=Offset(18)) == (queued is not None)
         assert machine[P0].queued == queued
 
     @rule("C51")
     @pytest.mark.parametrize("mode", QUEUING)
-    def test_what_was_queued_collapses_to_the_newest_and_is_stored_once(self, mode: Mode) -> None:
+    def test_what_was_queued_collapses_to_the_newest_and_is_stored_once(self, mode: CommitMode) -> None:
         machine = commits(mode)
         triggers(machine)
         assert send(machine, machine.queued(P0)) == (9, False)
@@ -240,7 +240,7 @@ class TestWhatQueuesAStore:
         assert machine.queued(P0) is None
 
     @pytest.mark.parametrize("mode", QUEUING)
-    def test_a_seek_takes_back_what_was_queued(self, mode: Mode) -> None:
+    def test_a_seek_takes_back_what_was_queued(self, mode: CommitMode) -> None:
         machine = commits(mode)
         triggers(machine)
         machine.sought(P0, Position(3))
@@ -257,7 +257,7 @@ class TestWhatQueuesAStore:
 class TestCombined:
     @rule("C50")
     @pytest.mark.parametrize("mode", QUEUING)
-    def test_the_timer_stores_what_was_delivered_besides_what_is_queued(self, mode: Mode) -> None:
+    def test_the_timer_stores_what_was_delivered_besides_what_is_queued(self, mode: CommitMode) -> None:
         machine = commits(mode, n=100)
         machine.delivered(P0, Offset(3))
         assert send(machine, machine.due(P0)) == (3, False)
@@ -270,7 +270,7 @@ class TestCombined:
 class TestTheEnd:
     @rule("C34")
     @pytest.mark.parametrize("mode", QUEUING)
-    def test_what_was_queued_ahead_of_the_work_is_brought_back(self, mode: Mode) -> None:
+    def test_what_was_queued_ahead_of_the_work_is_brought_back(self, mode: CommitMode) -> None:
         machine = commits(mode)
         triggers(machine)
         deliver(machine, 9, finished=4)
@@ -280,7 +280,7 @@ class TestTheEnd:
 
     @rule("C34")
     @pytest.mark.parametrize("mode", ["interval", *QUEUING])
-    def test_behind_the_last_word_no_mode_stores_anything(self, mode: Mode) -> None:
+    def test_behind_the_last_word_no_mode_stores_anything(self, mode: CommitMode) -> None:
         machine = commits(mode)
         triggers(machine)
         deliver(machine, 9, finished=4)
@@ -291,7 +291,7 @@ class TestTheEnd:
 
     @pytest.mark.parametrize("mode", AUTOMATIC)
     @rule("C34", "K03")
-    def test_it_brings_the_stored_offset_to_the_last_finished_message(self, mode: Mode) -> None:
+    def test_it_brings_the_stored_offset_to_the_last_finished_message(self, mode: CommitMode) -> None:
         machine = commits(mode)
         deliver(machine, 9, finished=4)
         send(machine, machine.due(P0))
@@ -322,7 +322,7 @@ class TestTheEnd:
         assert send(machine, machine.final(P0)) == (5, True)
 
     @pytest.mark.parametrize("mode", AUTOMATIC)
-    def test_a_store_whose_answer_was_lost_is_put_right(self, mode: Mode) -> None:
+    def test_a_store_whose_answer_was_lost_is_put_right(self, mode: CommitMode) -> None:
         machine = commits(mode)
         deliver(machine, 9)
         lost = machine.due(P0)
@@ -340,7 +340,7 @@ class TestTheEnd:
         assert send(machine, machine.final(P0)) == (9, True)
 
     @pytest.mark.parametrize("mode", AUTOMATIC)
-    def test_a_seek_alone_moves_nothing(self, mode: Mode) -> None:
+    def test_a_seek_alone_moves_nothing(self, mode: CommitMode) -> None:
         machine = commits(mode, stored=3)
         deliver(machine, 9)
         send(machine, machine.due(P0))
@@ -351,7 +351,7 @@ class TestTheEnd:
 
     @pytest.mark.parametrize("mode", AUTOMATIC)
     @pytest.mark.parametrize("stores_meanwhile", [True, False])
-    def test_after_a_seek_back_what_is_finished_there_counts(self, mode: Mode, stores_meanwhile: bool) -> None:
+    def test_after_a_seek_back_what_is_finished_there_counts(self, mode: CommitMode, stores_meanwhile: bool) -> None:
         machine = commits(mode, stored=50)
         send(machine, machine.asked(P0, Offset(60)))
         machine.sought(P0, Position(2))

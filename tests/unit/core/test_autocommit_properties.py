@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tarry._core.autocommit import Commits, Mode, Store
-from tarry.types import Offset, Position, TopicPartition
+from tarry._core.autocommit import Commits, Store
+from tarry.types import CommitMode, Offset, Position, TopicPartition
 from tests.marks import rule as proves
 
 PARTITION = TopicPartition("t", 0)
@@ -46,8 +46,8 @@ class Run:
 class CommitsMachine(RuleBasedStateMachine):
     """One partition, one mode, one log; each store is accepted, refused, or lost with or without effect."""
 
-    @initialize(mode=st.sampled_from(get_args(Mode)), held=st.none() | OFFSET, n=st.integers(1, 4))
-    def begin(self, mode: Mode, held: int | None, n: int) -> None:
+    @initialize(mode=st.sampled_from(get_args(CommitMode)), held=st.none() | OFFSET, n=st.integers(1, 4))
+    def begin(self, mode: CommitMode, held: int | None, n: int) -> None:
         self.commits = Commits(mode, n=n)
         self.mode = mode
         self.n = n
