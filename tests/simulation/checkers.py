@@ -7,8 +7,8 @@ reported to have failed.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
+from tarry.testing.leaders import OF_A_PARTITION
 from tarry.types import TopicPartition
 from tests.simulation.history import (
+    Abandoned,
     Acted,
     Answered,
     Asked,
@@ -26,13 +28,16 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Failed,
     Fault,
     Finished,
     Gave,
     History,
     Hooked,
     Killed,
+    Led,
     Opened,
+    Paused,
     Quiet,
     Reported,
     Run,
@@ -43,12 +48,21 @@ from tests.simulation.history import (
     shown,
 )
 from tests.simulation.members import TOPIC
-from tests.simulation.world import GRACE, PARTITIONS
+from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
-IDLE_REQUESTS_MAX = 60
-"""Requests within a second of one member that bring nothing."""
+STAY_MAX = 0.6
+"""Seconds that the longest way there and back may take."""
+IDLE_REQUESTS_MAX = 30
+"""Requests of one member to one leader that bring nothing within a second in which nothing changes."""
+LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
+    ("readiness waits", lambda call: call.operation == "wait_ready", 1),
+    ("fetches", lambda call: call.operation == "poll", 1),
+    ("committing fetches", lambda call: bool(call.arguments.get("commit")), 1),
+    ("deferred requests", lambda call: bool(call.arguments.get("max_wait")), 64),
+]
+"""So many of a kind one member may have out at a leader."""
 CHECKERS: list[Callable[[History], Iterator[str]]] = []
 
 
@@ -114,6 +128,7 @@ class Account:
         done: finished by the application in any run, or given to `store_offset`.
         delivered: in any run.
         lost: stored past when a tenure was cut.
+        given: what `store_offset` was called with.
         safe: up to here nothing that is done may be delivered again.
     """
 
@@ -121,6 +136,7 @@ class Account:
     done: set[int] = field(default_factory=set[int])
     delivered: set[int] = field(default_factory=set[int])
     lost: set[int] = field(default_factory=set[int])
+    given: set[int] = field(default_factory=set[int])
     safe: int = -1
 
     def skipped(self, done: set[int]) -> list[int]:
@@ -140,6 +156,7 @@ class Books:
         self.joined: dict[str, str] = {}
         self.cut_short: set[Run] = set()
         self.killed: set[Run] = set()
+        self.closing: set[Run] = set()
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
@@ -164,6 +181,8 @@ class Books:
                 self._answered(event)
             case Reported(name="drain_timeout"):
                 self.cut_short.add(self.current[event.member])
+            case Closing():
+                self.closing.add(event.run)
             case Closed():
                 yield from self._closed(event)
             case Reported(name="possibly_lost"):
@@ -269,6 +288,7 @@ class Books:
         for span in event.spans:
             account = self.accounts[span.partition]
             account.done.update(range(span.last + 1))
+            account.given.add(span.last)
             if event.sure:
                 account.safe = max(account.safe, span.last)
             tenure = self._under(event.run, span)
@@ -286,10 +306,13 @@ class Books:
         if tenure is None or (run := self._run_of(tenure)) is None:
             yield f"{event.partition} is stored at {event.after}, though nobody reads it"
             return
-        may = {"disabled": account.done, "finished": account.done, "interval": account.done | account.delivered}
-        if run.mode in may and (skipped := account.skipped(may[run.mode])):
+        may = account.done if _loses_nothing(run) else account.done | account.delivered
+        if run.mode != "on_poll" and (skipped := account.skipped(may)):
             what = f"{event.partition}:{account.stored}"
             yield f"{run} ({run.mode}) has stored {what}, but {skipped} were not its to store"
+        is_last_word = event.at >= tenure.revoked_at or run in self.closing or not tenure.is_open
+        if run.n and not (run.period or is_last_word or account.stored % run.n == 0 or account.stored in account.given):
+            yield f"{run} ({run.mode} {run.n}) has stored {event.partition}:{account.stored} while it reads"
         if tenure.ended_at is not None and run.mode != "disabled" and account.stored not in tenure.expected():
             yield f"{run}: {event.partition} is stored at {event.after} after it has ended"
         if tenure.cut_at is not None:
@@ -372,10 +395,10 @@ class Books:
     def _excused(self, run: Run | None, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
         """Only what a mode is documented to lose may be lost, by those who did not end well."""
         lost = [f"{tenure.number}:{sorted(tenure.cut)}" for tenure in tenures]
-        if run is None or run.mode in ("disabled", "finished"):
+        if run is None or _loses_nothing(run):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost"
-        elif run.mode == "interval" and not all(tenure.cut <= _offsets(run.hand, tenure) for tenure in tenures):
-            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand)}"
+        elif run.mode != "on_poll" and not all(tenure.cut <= _in_hand(run, tenure) for tenure in tenures):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand + run.failed)}"
         elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
         elif run.mode == "on_poll" and run not in self.killed:
@@ -387,8 +410,12 @@ class Books:
             if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
                 continue  # the last word was refused or not in time, which was said
             here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
-            if here - _offsets(run.hand, tenure):
+            if here - _in_hand(run, tenure):
                 yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+
+def _loses_nothing(run: Run) -> bool:
+    return run.mode in AT_LEAST_ONCE and (run.mode == "finished" or run.period is None)
 
 
 def _named(event: Reported) -> set[tuple[int, int]]:
@@ -404,7 +431,9 @@ def _partition_of(event: Reported) -> int:
     return at.partition
 
 
-def _offsets(spans: Sequence[Span], tenure: Tenure) -> set[int]:
+def _in_hand(run: Run, tenure: Tenure) -> set[int]:
+    """What the application has begun and not finished, also where its handler has failed."""
+    spans = run.hand + run.failed
     return {offset for span in spans if span.partition == tenure.number for offset in span.offsets}
 
 
@@ -423,18 +452,40 @@ def nothing_is_skipped_or_repeated(history: History) -> Iterator[str]:
 @checker
 def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
     """I2: in one ownership from where the start rule lies, without a gap and without a repeat; what the log holds."""
-    starts: dict[tuple[str, int], int] = {}
+    resolved: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int, int], int] = {}  # what was known when the first fetch under an ownership went out
     last: dict[tuple[Run, int, int], int] = {}
+    given: dict[tuple[Run, int, int], bool] = {}
+    doubtful: dict[tuple[Run, int, int], int] = {}  # may come again, or not
     seen: list[Delivered] = []
     for event in history.events:
+        if isinstance(event, Gave):
+            given.update({(event.run, span.partition, span.last): event.sure for span in event.spans})
+        if isinstance(event, Failed):  # it comes again, unless it was stored by hand
+            for span in event.spans:
+                key, is_stored = (event.run, span.partition, span.ownership), (event.run, span.partition, span.last)
+                if is_stored in given and not given[is_stored]:
+                    doubtful[key] = span.first
+                elif is_stored not in given:
+                    last[key] = span.first - 1
         if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
             result: Any = event.call.result
-            starts[event.member, event.call.arguments["partition"].partition] = result.position
+            resolved[event.member, event.call.arguments["partition"].partition] = result.position
+        if isinstance(event, Opened):
+            starts = {key: start for key, start in starts.items() if key[0] != event.run.member}
+            resolved = {key: start for key, start in resolved.items() if key[0] != event.run.member}
+        if isinstance(event, Asked) and event.call.operation == "poll":
+            for target in event.call.arguments["targets"]:
+                number = target.partition.partition
+                if (event.member, number) not in resolved:
+                    yield f"{event.at:.4f} {event.member} fetches {number}, though it does not know where it begins"
+                starts.setdefault((event.member, number, target.ownership), resolved.get((event.member, number), 0))
         if not isinstance(event, Delivered):
             continue
         seen.append(event)
         key = (event.run, event.partition, event.ownership)
-        begin = last[key] + 1 if key in last else starts[event.run.member, event.partition]
+        begin = last[key] + 1 if key in last else starts[event.run.member, event.partition, event.ownership]
+        begin = begin if doubtful.pop(key, None) != event.offsets[0] else event.offsets[0]
         if event.offsets != list(range(begin, begin + len(event.offsets))):
             yield f"{event.at:.4f} {event.run} gets {event.partition}:{event.offsets} where {begin} is next"
         last[key] = event.offsets[-1]
@@ -455,16 +506,27 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
 
 @checker
 def every_request_ends_in_time(history: History) -> Iterator[str]:
-    """I4: none outlives its deadline, and the log answers each that nothing keeps from it."""
+    """I4: none outlives its deadline, and the log answers each that nothing keeps from it.
+
+    And none waits at a leader for what that one does not lead any more (C83, C85).
+    """
     out: dict[int, Asked] = {}
     kept: set[int] = set()  # requests that a fault has hit
     cuts: Counter[str] = Counter()  # of members' connections; a heal may be one of an earlier process
     dead: set[str] = set()  # those whose process is gone, until the next one
+    led = Led(0.0, [], set())
+    moved: dict[int, float] = {}
     for event in history.events:
         match event:
             case Asked():
                 out[id(event.call)] = event
-                kept.update([id(event.call)] if cuts[event.member] > 0 or event.member in dead else [])
+                is_kept = cuts[event.member] > 0 or event.member in dead or _may_be_unheard(event.call, led)
+                kept.update([id(event.call)] if is_kept else [])
+            case Led():
+                before = led.leaders or event.leaders
+                moved |= {at: event.at for at, name in enumerate(event.leaders) if name != before[at]}
+                led = event
+                kept.update(key for key, asked in out.items() if _may_be_unheard(asked.call, led))
             case Fault(kind="lose_request" | "lose_reply"):
                 kept.add(id(event.call))
             case Fault(kind="crash" | "split" | "kill"):
@@ -489,11 +551,30 @@ def every_request_ends_in_time(history: History) -> Iterator[str]:
                 if "no answer came" in str(event.call.error) and not is_kept:
                     what = f"{event.call.operation} of {asked.at:.4f}"
                     yield f"{event.at:.4f} {event.member}: {what} got no answer, though nothing kept it"
+                if event.call.arguments.get("max_wait") and not is_kept:
+                    yield from _stays(event, led, moved)
                 kept.discard(id(event.call))
             case _:
                 pass
     for asked in out.values():
         yield f"{asked.member}: {asked.call.operation} of {asked.at:.4f} never ends"
+
+
+def _stays(event: Answered, led: Led, moved: Mapping[int, float]) -> Iterator[str]:
+    """Whether a deferred request that ends has waited at a former leader for longer than one request takes."""
+    call = event.call
+    for target in call.arguments["targets"]:
+        number = target.partition.partition
+        since = max(call.at, moved.get(number, inf))
+        if event.at > since + STAY_MAX and led.leaders[number] != call.arguments["leader"]:
+            leader = call.arguments["leader"]
+            yield f"{event.at:.4f} {event.member} has waited at {leader} for {number}, which has moved"
+
+
+def _may_be_unheard(call: Call, led: Led) -> bool:
+    """It goes to a leader that is silent; who leads when it arrives, nobody knows where it names a partition only."""
+    leader = call.arguments.get("leader")
+    return leader in led.silent or (bool(led.silent) and call.operation in OF_A_PARTITION)
 
 
 def _late(event: Answered) -> Iterator[str]:
@@ -505,48 +586,51 @@ def _late(event: Answered) -> Iterator[str]:
 
 @checker
 def few_requests_are_out_at_once(history: History) -> Iterator[str]:
-    """I5, and one committing fetch at a time."""
+    """I5, for each leader; and one committing fetch at a time, whoever leads (C114)."""
     out: dict[str, list[Call]] = defaultdict(list)
-    limits: list[tuple[str, Callable[[Call], bool], int]] = [
-        ("readiness waits", lambda call: call.operation == "wait_ready", 1),
-        ("fetches", lambda call: call.operation == "poll", 1),
-        ("committing fetches", lambda call: bool(call.arguments.get("commit")), 1),
-        ("deferred requests", lambda call: bool(call.arguments.get("max_wait")), 64),
-    ]
     for event in history.events:
         if isinstance(event, Answered):
             out[event.member] = [call for call in out[event.member] if call is not event.call]
         elif isinstance(event, Asked):
-            calls = out[event.member]
+            calls, leader = out[event.member], event.call.arguments.get("leader")
             calls.append(event.call)
-            for name, counts, limit in limits:
-                if counts(event.call) and (found := sum(map(counts, calls))) > limit:
+            same = [call for call in calls if call.arguments.get("leader") == leader]
+            for name, counts, limit in LIMITS:
+                at = calls if name == "committing fetches" else same
+                if counts(event.call) and (found := sum(map(counts, at))) > limit:
                     yield f"{event.at:.4f} {event.member} has {found} {name} out"
 
 
 @checker
 def nobody_asks_in_circles(history: History) -> Iterator[str]:
-    """No storm: few requests a second that bring nothing."""
-    idle: dict[str, list[float]] = defaultdict(list)
+    """No storm: of a member at a leader few requests a second bring nothing, and a few more for all that changes."""
+    idle: dict[tuple[str, str], deque[float]] = defaultdict(deque)
+    changes: dict[str, deque[float]] = defaultdict(deque)
     for event in history.events:
-        if isinstance(event, Answered) and _is_idle(event.call):
-            times = idle[event.member]
+        if isinstance(event, (Shared, Led, Acted)):
+            changes[""].append(event.at)
+        elif isinstance(event, (Opened, Delivered, Finished, Failed, Paused, Abandoned)):
+            changes[event.run.member].append(event.at)
+        elif isinstance(event, Answered) and _is_idle(event.call):
+            times = idle[event.member, event.call.arguments.get("leader", "")]
             times.append(event.at)
-            while times[0] < event.at - 1.0:
-                times.pop(0)
-            if len(times) > IDLE_REQUESTS_MAX:
+            for each in (times, changes[""], changes[event.member]):
+                while each and each[0] < event.at - 1.0:
+                    each.popleft()
+            limit = IDLE_REQUESTS_MAX + len(changes[""]) + len(changes[event.member])
+            if len(times) > limit:
                 times.clear()
-                storm = f"has asked more than {IDLE_REQUESTS_MAX} times a second for nothing"
-                yield f"{event.at:.4f} {event.member} {storm}"
+                yield f"{event.at:.4f} {event.member} has asked a leader more than {limit} times a second for nothing"
 
 
 def _is_idle(call: Call) -> bool:
+    """It was refused, withdrawn, or had nothing to say."""
     result: Any = call.result
-    if call.outcome == "failed":
+    if call.outcome != "answered":
         return True
-    if call.operation == "poll" and call.outcome == "answered":
+    if call.operation == "poll":
         return not any(target.runs for target in result.targets)
-    return call.operation == "wait_ready" and call.outcome == "answered" and not result
+    return call.operation == "wait_ready" and not result
 
 
 # ---------------------------------------------------------------------------------------------------------- I7, ends
@@ -624,17 +708,57 @@ def who_has_left_is_no_member(history: History) -> Iterator[str]:
 def hooks_come_first_and_last(history: History) -> Iterator[str]:
     """Where an application has hooks, nothing of a partition comes before its `on_assigned`."""
     told: dict[Run, set[int]] = defaultdict(set)
+    lost: dict[str, set[int]] = defaultdict(set)  # without notice: what was committed may still come
     owners: dict[int, tuple[str, int]] = {}
     for event in history.events:
         if isinstance(event, Shared):
             owners = event.owners
-        elif isinstance(event, Hooked):
+        elif isinstance(event, Reported) and event.name == "partitions_lost":
+            partitions: Any = event.fields["partitions"]
+            lost[event.member].update(at.partition for at in partitions)
+        elif isinstance(event, Hooked) and event.hook in ("assigned", "revoked"):
             numbers = told[event.run]
             (numbers.update if event.hook == "assigned" else numbers.difference_update)(event.partitions)
+            lost[event.run.member].difference_update(event.partitions if event.hook == "assigned" else ())
         elif isinstance(event, Delivered) and event.run.has_hooks and event.partition not in told[event.run]:
             _, ownership = owners.get(event.partition, ("", 0))
-            if ownership == event.ownership:  # what was lost without notice may still come, after its `on_revoked`
+            is_kept = event.run.mode == "on_poll" and event.partition in lost[event.run.member]
+            if ownership == event.ownership and not is_kept:  # the log shows a loss when it has saved it
                 yield f"{event.at:.4f} {event.run} gets {event.partition}, which it was not told of"
+
+
+@checker
+def nothing_comes_of_what_is_paused(history: History) -> Iterator[str]:
+    """K48: neither delivered nor asked for, as long as it is held under the ownership that it was paused under."""
+    paused: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)
+    owners: dict[int, tuple[str, int]] = {}
+    for event in history.events:
+        match event:
+            case Shared():
+                owners = event.owners
+            case Opened():
+                paused.pop(event.run.member, None)
+            case Paused(goes_on=True):
+                for number in event.partitions:
+                    paused[event.run.member].pop(number, None)
+            case Reported(name="partitions_lost"):  # a pause ends with the ownership; what was committed may still come
+                partitions: Any = event.fields["partitions"]
+                for at in partitions:
+                    paused[event.member].pop(at.partition, None)
+            case Paused():
+                paused[event.run.member].update({at: (own, event.at) for at, own in event.partitions.items()})
+            case Delivered():
+                ownership, _ = paused[event.run.member].get(event.partition, (None, 0.0))
+                if ownership == event.ownership == owners.get(event.partition, ("", 0))[1]:
+                    yield f"{event.at:.4f} {event.run} gets {event.partition}, which is paused"
+            case Asked():
+                for target in event.call.arguments.get("targets", ()):
+                    number = target.partition.partition
+                    ownership, since = paused[event.member].get(number, (None, 0.0))
+                    if ownership == target.ownership and event.at > since:
+                        yield f"{event.at:.4f} {event.member} asks for {number}, which is paused"
+            case _:
+                pass
 
 
 @checker

@@ -21,16 +21,20 @@ from tests.simulation.history import (
     Closing,
     Delivered,
     Event,
+    Failed,
     Fault,
     Finished,
     History,
+    Hooked,
     Killed,
+    Led,
     Reported,
     Shared,
+    Span,
 )
 
 FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
-ACTS = ("stop", "cancel", "fail", "storm")
+ACTS = ("stop", "cancel", "fail", "storm", "pause", "move", "shuffle", "silence", "forget", "faint")
 PAIRS = (
     "cancel during accumulation",
     "cancel during committing fetch",
@@ -53,9 +57,23 @@ PAIRS = (
     "lost reply of a release",
     "lost reply of a join",
     "eviction",
+    "evictions in a row",
+    "forget during committing fetch",
+    "forget during store",
+    "forget during hook",
+    "forget with work in hand",
+    "a handler fails",
+    "what a handler failed on comes again",
+    "pause with work in hand",
     "committed batch delivered after a loss",
     "body outlasts a shutdown",
     "body outlasts a hand-over",
+    "move during committing fetch",
+    "move during readiness wait",
+    "move with work in hand",
+    "move of a silent leader",
+    "silence during committing fetch",
+    "silence with work in hand",
 )
 REQUIRED = (*FAULTS, *ACTS, *PAIRS)
 GROUP_CHANGES = ("open_session", "release", "leave")
@@ -74,6 +92,10 @@ class Watch:
         self.out: dict[str, list[Call]] = defaultdict(list)
         self.hands: dict[str, set[int]] = defaultdict(set)
         self.shared = Shared(0.0, {}, set(), [])
+        self.led = Led(0.0, [], set())
+        self.evicted: dict[str, float] = {}
+        self.hooks: set[str] = set()
+        self.failed: set[Span] = set()
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -85,6 +107,9 @@ class Watch:
             case Shared():
                 yield from self._rebalance(event)
                 self.shared = event
+            case Led():
+                yield from self._leading(event)
+                self.led = event
             case Abandoned():
                 if event.min_count > 1:
                     yield "cancel during accumulation"
@@ -96,6 +121,9 @@ class Watch:
                     yield "body outlasts a shutdown"
             case Reported(name="evicted"):
                 yield "eviction"
+                if event.at < self.evicted.get(event.member, -1.0) + 1.0:
+                    yield "evictions in a row"
+                self.evicted[event.member] = event.at
             case _:
                 yield from self._note(event)
 
@@ -107,7 +135,14 @@ class Watch:
                     yield "body outlasts a hand-over"
             case Answered():
                 self.out[event.member] = [call for call in self.out[event.member] if call is not event.call]
+            case Hooked(hook="inside" | "outside"):
+                (self.hooks.add if event.hook == "inside" else self.hooks.discard)(event.run.member)
+            case Failed():
+                yield "a handler fails"
+                self.failed.update(event.spans)
             case Delivered():
+                if Span(event.partition, event.offsets[0], event.offsets[0], event.ownership) in self.failed:
+                    yield "what a handler failed on comes again"
                 self.hands[event.run.member].add(event.partition)
                 _, ownership = self.shared.owners.get(event.partition, ("", 0))
                 if event.ownership not in (0, ownership):
@@ -124,11 +159,13 @@ class Watch:
         calls = self.out[member]
         if any(map(_commits, calls)):
             yield f"{what} during committing fetch"
-        for operation, name in (("release", "release"), ("open_session", "join")):
+        for operation, name in (("release", "release"), ("open_session", "join"), ("store_offset", "store")):
             if any(call.operation == operation for call in calls):
                 yield f"{what} during {name}"
         if self.hands[member]:
             yield f"{what} with work in hand"
+        if member in self.hooks:
+            yield f"{what} during hook"
 
     def _acted(self, event: Acted) -> Iterator[str]:
         yield event.action
@@ -151,6 +188,21 @@ class Watch:
             name = "committing fetch" if _commits(call) else names.get(call.operation, call.operation)
             yield f"lost reply of a {name}"
 
+    def _leading(self, event: Led) -> Iterator[str]:
+        before = self.led.leaders or event.leaders
+        moved = {number for number, name in enumerate(event.leaders) if before[number] != name}
+        hushed = {number for number, name in enumerate(before) if name in event.silent - self.led.silent}
+        if any(before[number] in event.silent for number in moved):
+            yield "move of a silent leader"
+        for what, which in (("move", moved), ("silence", hushed)):
+            calls = [call for calls in self.out.values() for call in calls if _names(call) & which]
+            if any(map(_commits, calls)):
+                yield f"{what} during committing fetch"
+            if any(call.operation == "wait_ready" for call in calls):
+                yield f"{what} during readiness wait"
+            if any(which & hand for hand in self.hands.values()):
+                yield f"{what} with work in hand"
+
     def _rebalance(self, event: Shared) -> Iterator[str]:
         before = self.shared
         moving = {
@@ -167,6 +219,10 @@ class Watch:
                     yield "rebalance during start"
         if any(moving & hand for hand in self.hands.values()):
             yield "rebalance with work in hand"
+
+
+def _names(call: Call) -> set[int]:
+    return {target.partition.partition for target in call.arguments.get("targets", ())}
 
 
 def _commits(call: Call) -> bool:

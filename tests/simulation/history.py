@@ -17,7 +17,18 @@ from tarry.abc import FetchTarget, PollReply, Ready, StoreOffset
 from tarry.testing import Call, FaultKind
 from tarry.types import ShutdownReport, TopicPartition
 
-Mode = Literal["disabled", "finished", "interval", "on_poll"]
+Mode = Literal[
+    "disabled",
+    "finished",
+    "interval",
+    "on_poll",
+    "each_message",
+    "each_batch",
+    "every_nth",
+    "after_each",
+    "after_nth",
+    "after_head",
+]
 EVENTS_MAX = 20_000
 
 
@@ -39,7 +50,9 @@ class Run:
     """One consumer from its start to its end. `names` says whose it is in a trace: member, and number of the run.
 
     `partitions` are those of a standalone consumer, None for a member of a group. `count` is the most that one poll may
-    bring; `drain_timeout` what a shutdown waits for the application, whose body takes its time when `is_slow`.
+    bring; `drain_timeout` what a shutdown waits for the application, whose body takes its time when `is_slow`. With
+    `period` a timer stores what was delivered, besides what the mode stores; `n` is that of the mode.
+    `failed`: what a handler failed on, and has not come again.
     """
 
     member: str
@@ -50,6 +63,10 @@ class Run:
     drain_timeout: float
     is_slow: bool
     has_hooks: bool = False
+    period: float | None = None
+    n: int | None = None
+    has_failed: bool = False
+    failed: list[Span] = field(default_factory=list[Span])
     hand: list[Span] = field(default_factory=list[Span])
     closing_at: float | None = None
     is_closed: bool = False
@@ -100,6 +117,29 @@ class Finished(Event):
 
     def __str__(self) -> str:
         return f"{self.run} finished {shown(self.spans)}{' late' if self.late else ''}"
+
+
+@dataclass(slots=True, eq=False)
+class Failed(Event):
+    """A handler failed on what is in hand, or was cancelled: that is unfinished and comes again."""
+
+    run: Run
+    spans: list[Span]
+
+    def __str__(self) -> str:
+        return f"{self.run} fails on {shown(self.spans)}"
+
+
+@dataclass(slots=True, eq=False)
+class Paused(Event):
+    """The application paused partitions, each under an ownership; or has them go on."""
+
+    run: Run
+    partitions: dict[int, int]
+    goes_on: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.run} {'resumes' if self.goes_on else 'pauses'} {sorted(self.partitions)}"
 
 
 @dataclass(slots=True, eq=False)
@@ -198,11 +238,23 @@ class Shared(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Led(Event):
+    """Who leads each partition from now on, and which leaders are silent."""
+
+    leaders: list[str]
+    silent: set[str]
+
+    def __str__(self) -> str:
+        led = " ".join(f"{number}:{name[-1]}" for number, name in enumerate(self.leaders))
+        return f"log    led {led}{f', silent: {sorted(self.silent)}' if self.silent else ''}"
+
+
+@dataclass(slots=True, eq=False)
 class Hooked(Event):
-    """A hook of the application was called."""
+    """A hook of the application was called, or one for new partitions has ended; `inside` where it only begins."""
 
     run: Run
-    hook: Literal["assigned", "revoked"]
+    hook: Literal["assigned", "revoked", "inside", "outside"]
     partitions: list[int]
 
     def __str__(self) -> str:

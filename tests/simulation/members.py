@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from tarry import AutoCommit, Batch, Message, PollOptions
+from tarry._core.autocommit import AFTER_HANDLER
 from tarry.client import Client
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConsumerFailed, NotStarted, TarryError
@@ -27,12 +28,14 @@ from tests.simulation.history import (
     Closed,
     Closing,
     Delivered,
+    Failed,
     Finished,
     Gave,
     History,
     Hooked,
     Killed,
     Opened,
+    Paused,
     Raised,
     Reported,
     Run,
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 SLOW_BODIES = (*[0.4] * 9, 2.5)
 """Some outlast the log's patience with a member that has to give a partition up."""
-Style = Literal["loop", "anext", "poll"]
+Style = Literal["loop", "anext", "poll", "consume"]
 TOPIC = "t"
 NAME = "billing"
 
@@ -55,6 +58,10 @@ class BodyFailed(Exception):
 
 class HookFailed(Exception):
     """An error of the application's hook."""
+
+
+class HandlerFailed(Exception):
+    """An error of a handler, after which the same consumer reads on."""
 
 
 class Recording(Script):
@@ -89,6 +96,7 @@ class Member:
         self.consumer: Consumer | None = None
         self.fails_next = False
         self.took = anyio.Event()
+        self.hooked = anyio.Event()
         self._history = world.history
         self._scope = anyio.CancelScope()
         self._runs = 0
@@ -144,23 +152,19 @@ class Member:
         partitions = None if plan.is_group else self.partitions
         drain_timeout, is_slow = chance.choice([0.15, 2.0]), chance.random() < 0.45
         run = Run(self.name, self._runs, plan.mode, partitions, count, drain_timeout, is_slow)
-        commits = {
-            "disabled": AutoCommit.disabled,
-            "finished": lambda: AutoCommit.finished(chance.choice([0.2, 1.0])),
-            "interval": lambda: AutoCommit.interval(chance.choice([0.2, 1.0])),
-            "on_poll": AutoCommit.on_poll,
-        }
+        run.period = chance.choice([0.2, 1.0]) if plan.mode in ("finished", "interval") or plan.has_timer else None
+        run.n = chance.choice([2, 3]) if plan.mode in ("every_nth", "after_nth") else None
         options: dict[str, Any] = {
             "poll": PollOptions(
                 count=count, max_wait=chance.choice([0.5, 2.0]), max_bytes=chance.choice([150, 10_000])
             ),
-            "commit": commits[plan.mode](),
+            "commit": AutoCommit(mode=plan.mode, period=run.period, n=run.n),
             "drain_timeout": run.drain_timeout,
         }
         if not plan.is_group:
             return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
         options["heartbeat_interval"] = 0.5
-        run.has_hooks = chance.random() < 0.3
+        run.has_hooks = chance.random() < 0.5
         if run.has_hooks:
             options["on_assigned"] = partial(self._hook, run, "assigned")
             options["on_revoked"] = partial(self._hook, run, "revoked")
@@ -172,7 +176,13 @@ class Member:
         told = Hooked(anyio.current_time(), run, hook, sorted(at.partition for at in partitions))
         if hook == "revoked":
             self._history.add(told)
-        await anyio.sleep(self.chance.choice([0.0, 0.1]))
+        self._history.add(Hooked(told.at, run, "inside", told.partitions))
+        self.hooked.set()
+        self.hooked = anyio.Event()
+        try:
+            await anyio.sleep(self.chance.choice([0.0, 0.1]))
+        finally:
+            self._history.add(Hooked(anyio.current_time(), run, "outside", told.partitions))
         if hook == "assigned":
             told.at = anyio.current_time()
             self._history.add(told)  # nothing of them may come before its end
@@ -220,6 +230,39 @@ class Member:
             self._history.add(Killed(anyio.current_time(), self.run, list(self.run.hand)))
         self._scope.cancel()
 
+    def faint(self, *, wakes: bool) -> None:
+        """Its heart stops beating, or beats again; whoever joins anew meanwhile is well."""
+        for session in self.layer.sessions:
+            if wakes:
+                vars(session).pop("touch", None)
+            else:
+                vars(session)["touch"] = _nothing
+
+    def stop_some(self) -> list[int]:
+        """Pause partitions; returns which."""
+        run, consumer = self.run, self.consumer
+        if run is None or consumer is None or run.closing_at is not None or not consumer.assignment:
+            return []
+        held = sorted(at.partition for at in consumer.assignment)
+        chosen = self.chance.sample(held, self.chance.choice([1, (len(held) + 1) // 2, len(held)]))
+        places: Any = consumer._positions
+        owned = {number: int(places[TopicPartition(TOPIC, number)].ownership) for number in chosen}
+        try:
+            consumer.pause(chosen, cause="the world says so")
+        except NotStarted:  # it has just been shut down, and nobody has noticed yet
+            return []
+        self._history.add(Paused(anyio.current_time(), run, owned))
+        return chosen
+
+    def go_on(self, partitions: Sequence[int]) -> None:
+        """Resume them, as far as they are paused in this run."""
+        run, consumer = self.run, self.consumer
+        if run is None or consumer is None or run.closing_at is not None:
+            return
+        paused = {at.partition for at in consumer.paused}.intersection(partitions)
+        consumer.resume(sorted(paused))
+        self._history.add(Paused(anyio.current_time(), run, dict.fromkeys(sorted(paused), 0), goes_on=True))
+
     def _closing(self, run: Run, why: str) -> None:
         if run.closing_at is None and not run.is_closed:
             run.closing_at = anyio.current_time()
@@ -234,8 +277,11 @@ class Member:
     # -------------------------------------------------------------------------------------------- reading
 
     async def _read(self, run: Run, consumer: Consumer) -> str:
-        style: Style = self.chance.choice(["loop", "anext", "poll"])
-        reads = {"loop": self._loop, "anext": self._next, "poll": self._poll}
+        styles: list[Style] = ["loop", "anext", "poll", "consume"]
+        if run.mode in AFTER_HANDLER and self.chance.random() < 0.75:
+            styles = ["consume"]
+        style = self.chance.choice(styles)
+        reads = {"loop": self._loop, "anext": self._next, "poll": self._poll, "consume": self._consume}
         left = self.chance.choice([10, 1000, 1000])
         while left > 0 and not self.world.is_over:
             try:
@@ -261,6 +307,46 @@ class Member:
                 return count
             self._finish(run)
         raise StopAsyncIteration
+
+    async def _consume(self, run: Run, consumer: Consumer) -> int:
+        """`consume`, ended by an error of its handler, a stop, or a timeout; then the next read goes on."""
+        self._finish(run)
+        skips, stop, left = self.chance.random() < 0.3, anyio.Event(), self.chance.choice([2, 10, 50])
+        fails = self.chance.random() < 0.3
+        calls = 0
+
+        async def handle(message: Message) -> None:
+            nonlocal calls
+            calls += 1
+            self._took(run, [message])
+            try:
+                await self._work(run, consumer, message)
+                if fails and calls % 5 == 0:
+                    raise HandlerFailed
+            except BaseException as error:
+                if not (skips and isinstance(error, Exception)):
+                    self._fail(run)
+                    raise
+            self._finish(run)
+            if calls == left:
+                stop.set()
+
+        with anyio.move_on_after(self.chance.choice([0.3, 5.0, 5.0])) as limit:
+            try:
+                await consumer.consume(handle, stop=stop, on_error="skip" if skips else "raise")
+            except HandlerFailed:
+                return calls
+        if limit.cancelled_caught:
+            self._history.add(Abandoned(anyio.current_time(), run, 1))
+        elif not stop.is_set():
+            raise StopAsyncIteration
+        return calls
+
+    def _fail(self, run: Run) -> None:
+        """What is in hand is unfinished, and in nobody's hands from the next read on."""
+        if run.hand and not run.is_closed:
+            run.has_failed = True
+            self._history.add(Failed(anyio.current_time(), run, list(run.hand)))
 
     async def _next(self, run: Run, consumer: Consumer) -> int:
         """`anext`, given up after a while."""
@@ -308,6 +394,7 @@ class Member:
                 Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
             )
             run.hand.append(Span(partition, offsets[0], offsets[-1], ownership))
+            run.failed = [span for span in run.failed if span.partition != partition]
         if run.hand:
             self.took.set()
             self.took = anyio.Event()
@@ -317,6 +404,9 @@ class Member:
         if not run.hand or run.is_closed:
             return
         now, spans, run.hand = anyio.current_time(), run.hand, []
+        if run.has_failed:
+            run.has_failed, run.failed = False, spans
+            return
         is_late = run.closing_at is not None and now >= run.closing_at + run.drain_timeout
         self._history.add(Finished(now, run, spans, is_late))
         self.world.finished(spans)
@@ -352,3 +442,7 @@ class Member:
     def _is_gone(self, run: Run) -> bool:
         """It was killed; whatever came back later, nobody has heard it."""
         return run.is_closed and self._is_dead
+
+
+def _nothing() -> None:
+    """Instead of a heartbeat."""

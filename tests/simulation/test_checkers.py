@@ -20,13 +20,17 @@ from tarry._core.fetches import Fetches
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
 from tarry._core.waiters import Parked, Waiters
+from tarry.abc import FetchTarget
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
+from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
-from tarry.types import HistoryId, Offset, Ownership, Position
-from tests.simulation.checkers import judge
+from tarry.testing import Call
+from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition
+from tests.simulation.checkers import every_request_ends_in_time, judge
+from tests.simulation.history import Answered, Asked, History, Led
 from tests.simulation.world import simulate
 
 SEEDS = 150
@@ -143,6 +147,34 @@ def nothing_waits_for_the_hook(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Positions, "close", nothing)
 
 
+def a_pause_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetches, "set_aside", nothing)
+
+
+def what_goes_on_is_fetched_at_once(patch: pytest.MonkeyPatch) -> None:
+    bring_back = Fetches.bring_back
+
+    def wrong(self: Fetches, partition: Any) -> None:
+        bring_back(self, partition)
+        self.ready(partition)
+
+    patch.setattr(Fetches, "bring_back", wrong)
+
+
+def a_failed_handler_has_finished(patch: pytest.MonkeyPatch) -> None:
+    def never(_: Consumer) -> bool:
+        return False
+
+    patch.setattr(Consumer, "_has_failed", never)
+
+
+def every_return_is_the_nth(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Commits, partition: Any, offset: Offset, head: Offset) -> bool:
+        return self._queue(partition, offset)
+
+    patch.setattr(Commits, "returned", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -157,6 +189,10 @@ MISTAKES: list[tuple[Patch, str]] = [
     (ownerships_do_not_grow, r"goes to"),
     (nobody_leaves, r"is still a member"),
     (nothing_waits_for_the_hook, r"was not told of"),
+    (a_pause_is_forgotten, r"gets \d, which is paused"),
+    (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
+    (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
+    (every_return_is_the_nth, r"while it reads"),
 ]
 
 
@@ -172,3 +208,15 @@ def test_a_mistake_is_found(mistake: Patch, words: str, monkeypatch: pytest.Monk
             return
     kinds = Counter(re.sub(r"[\d.]+", "n", line)[:60] for line in found)
     pytest.fail(f"other findings: {kinds.most_common(5)}")
+
+
+@pytest.mark.parametrize(("ends_at", "is_found"), [(1.5, False), (2.5, True)])
+def test_a_wait_that_stays_where_its_partition_was_is_found(ends_at: float, is_found: bool) -> None:
+    """In whole histories something else ends such a wait soon."""
+    targets = [FetchTarget(TopicPartition("t", 0), Position(0), Ownership(1), None)]
+    call = Call("wait_ready", {"leader": "a", "targets": targets, "max_wait": 5.0}, None, None, at=0.0)
+    history = History()
+    history.events += [Led(0.0, ["a"], set()), Asked(0.0, "m0", call), Led(1.0, ["b"], set())]
+    call.outcome = "cancelled"
+    history.events.append(Answered(ends_at, "m0", call))
+    assert any("which has moved" in line for line in every_request_ends_in_time(history)) == is_found

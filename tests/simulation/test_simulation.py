@@ -23,6 +23,12 @@ RARE = (
     "crash during store",
     "committed batch delivered after a loss",
     "body outlasts a hand-over",
+    "forget during committing fetch",
+    "forget during hook",
+    "forget during store",
+    "silence during committing fetch",
+    "move during committing fetch",
+    "kill during committing fetch",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,16 +8,17 @@ judged here (`checkers`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
 import anyio.abc
 
+from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER
 from tarry._wire.batch import decode
 from tarry._wire.groups import decode_group
-from tarry.abc import Query, SaveGroup, StoreOffset
+from tarry.abc import Leader, Query, SaveGroup, StoreOffset
 from tarry.abc import Stored as Answer
 from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
@@ -35,8 +36,9 @@ from tarry.testing import (
     hook,
     run_virtual,
 )
+from tarry.testing.leaders import Leaders
 from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
-from tests.simulation.history import Acted, Broken, Fault, History, Mode, Quiet, Shared, Span, Stalled, Stored
+from tests.simulation.history import Acted, Broken, Fault, History, Led, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
 
@@ -44,11 +46,24 @@ PARTITIONS = 8
 MEMBERS = 3
 GRACE = 1.0
 """Seconds after which a sender gives up; 10 in earnest (C4)."""
-PATIENCE = 60.0
+PATIENCE = 40.0
 """No stall: so many seconds after the last fault everything was delivered."""
 AGE_MAX = 300.0
 """No history lasts longer, in virtual seconds."""
-MODES: list[Mode] = ["disabled", "finished", "interval", "on_poll", "on_poll", "on_poll", "on_poll", "on_poll"]
+MODES: dict[Mode, int] = {
+    "disabled": 3,
+    "finished": 3,
+    "interval": 2,
+    "on_poll": 20,
+    "each_message": 2,
+    "each_batch": 1,
+    "every_nth": 1,
+    "after_each": 3,
+    "after_nth": 2,
+    "after_head": 2,
+}
+AT_LEAST_ONCE: frozenset[Mode] = frozenset(("disabled", "finished", "after_each", "after_nth", "after_head"))
+"""Modes that lose nothing, whatever happens; with a timer beside them they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,13 @@ class Plan:
     bursts: int
     actions: int
     runs_on: bool
+    leaders: int
+    has_timer: bool
+
+    @property
+    def loses_nothing(self) -> bool:
+        """See `AT_LEAST_ONCE`."""
+        return self.mode in AT_LEAST_ONCE and not self.has_timer
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -80,15 +102,18 @@ class Plan:
             grace=GRACE,
         )
         is_group = chance.random() < 0.7
+        (mode,) = chance.choices(list(MODES), list(MODES.values()))
         return cls(
             seed=seed,
-            mode=chance.choice(MODES),
+            mode=mode,
             is_group=is_group,
             is_static=is_group and chance.random() < 0.2,
             faults=faults,
             bursts=chance.randint(8, 16),
-            actions=chance.randint(1, 5),
+            actions=chance.randint(2, 6),
             runs_on=chance.random() < 0.4,
+            leaders=share([1, 1, 1, 2, 3, 4]),
+            has_timer=mode in AT_HAND_OVER | AFTER_HANDLER and chance.random() < 0.3,
         )
 
     def partitions_of(self, member: int) -> list[int]:
@@ -158,6 +183,10 @@ class World:
         self.history.add(Acted(anyio.current_time(), "peace"))
         self.log.faults = Faults(grace=GRACE)
         self.log.restart()
+        if self.log.leaders is not None:
+            for number in range(self.plan.leaders):
+                self.log.leaders.come(number)
+            self._led()
         for member in self.members:
             member.layer.heal()
 
@@ -193,14 +222,24 @@ class World:
         self.history.add(Stalled(anyio.current_time(), self._missing()))
 
     def _is_done(self) -> bool:
-        """All messages are finished, or, where a mode may lose some, at least stored with nothing in hand."""
+        """All messages are finished, or, where a mode may lose some, stored or delivered with nothing in hand."""
         if self.plan.is_group and not self._is_balanced():
             return False
-        if self.plan.mode in ("disabled", "finished"):
+        if self.plan.loses_nothing:
             return not self._missing()
+        if any(member.run is not None and member.run.hand for member in self.members):
+            return False
+        if self.plan.mode in AT_HAND_OVER | AFTER_HANDLER:
+            return self._is_read_by_all()
         stored = [self.stored(number) for number in range(PARTITIONS)]
-        in_hand = any(member.run is not None and member.run.hand for member in self.members)
-        return not in_hand and all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+        return all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+
+    def _is_read_by_all(self) -> bool:
+        """Whoever reads a partition has come to its end."""
+        ends = self._ends()
+        consumers = [member.consumer for member in self.members if member.run and not member.run.is_closed]
+        read = [(at.partition, each.position(at)) for each in consumers if each for at in each.assignment]
+        return len(read) == PARTITIONS and all(ends[number] == position for number, position in read)
 
     def _is_balanced(self) -> bool:
         """Each partition is owned once, and everybody knows what is his."""
@@ -244,21 +283,29 @@ class World:
         for _ in range(self.plan.actions):
             await anyio.sleep(self.chance.choice([0.02, 0.2, 0.4]))
             member = self.chance.choice(self.members)
-            (action,) = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
+            actions = ACTIONS | (ACTIONS_OF_LEADERS if self.log.leaders is not None else {})
+            actions |= ACTIONS_OF_GROUPS if self.plan.is_group else {}
+            (action,) = self.chance.choices(list(actions), list(actions.values()))
             if self.chance.random() < 0.8:
-                await self._opportunity(member)
+                await self._opportunity(member, action)
             self.history.add(Acted(anyio.current_time(), action, member.name))
             tasks.start_soon(getattr(self, f"_{action}"), member)
 
-    async def _opportunity(self, member: Member) -> None:
+    async def _opportunity(self, member: Member, action: str) -> None:
         """Wait until a member has work in hand, or until it asks for something, which then takes its time."""
-        aims: dict[Operation | Literal["work"], int] = {"poll": 5, "work": 2, "store_offset": 2}
-        if self.plan.is_group:
+        aims: dict[Operation | Literal["work", "hook"], int] = {"poll": 5, "work": 2, "store_offset": 2}
+        if action in ACTIONS_OF_LEADERS:
+            aims |= {"wait_ready": 5}
+        elif self.plan.is_group:
             aims |= {"release": 5, "open_session": 3}
+        if action in ACTIONS_OF_GROUPS:
+            aims = {"poll": 5, "store_offset": 4, "release": 6, "hook": 6, "work": 2}
         (aim,) = self.chance.choices(list(aims), list(aims.values()))
         with anyio.move_on_after(0.6):
             if aim == "work":
                 await member.took.wait()
+            elif aim == "hook":
+                await member.hooked.wait()
             else:
                 await self._slowly(member, aim)
 
@@ -308,6 +355,80 @@ class World:
         await anyio.sleep(self.chance.choice([0.3, 1.0]))
         self.log.faults = self.plan.faults
 
+    async def _pause(self, member: Member) -> None:
+        """It pauses some of its partitions, or all."""
+        chosen = member.stop_some()
+        await anyio.sleep(self.chance.choice([0.1, 1.0]))
+        member.go_on(chosen)
+
+    # -- sessions
+
+    async def _forget(self, member: Member) -> None:
+        """The log takes a member that lives for dead, perhaps several times in a row."""
+        for _ in range(self.chance.choice([1, 1, 3])):
+            groups: Any = self.log.pump.groups
+            for entry in groups._entries.values() if self.log.is_up else ():
+                for session in member.layer.sessions:
+                    seat = entry.seats.get(getattr(session.wrapped, "id", ""))
+                    if seat is not None and seat.id in entry.group._members:
+                        seat.touched = entry.group._members[seat.id].touched = entry.group._look_at = -1e9
+            groups.tick(anyio.current_time())
+            await anyio.sleep(self.chance.choice([0.05, 0.3]))
+
+    async def _faint(self, member: Member) -> None:
+        """A member gives no sign of life for a while, though all else that it asks is answered."""
+        member.faint(wakes=False)
+        await anyio.sleep(self.chance.choice([1.0, 2.0]))
+        member.faint(wakes=True)
+
+    # -- leaders
+
+    @property
+    def _leaders(self) -> Leaders:
+        assert self.log.leaders is not None
+        return self.log.leaders
+
+    async def _move(self, _: Member) -> None:
+        """Some partitions move, each to anybody."""
+        self._move_to_others({*self.chance.sample(range(PARTITIONS), self.chance.choice([1, 3])), *self._fetched()})
+
+    async def _shuffle(self, _: Member) -> None:
+        """All leaders lose all they lead, as at a restart of the whole cluster."""
+        self._move_to_others(range(PARTITIONS))
+
+    async def _silence(self, _: Member) -> None:
+        """A leader does not answer for a while; meanwhile the others may take over, and it comes back as a replica."""
+        busy = [self._leaders.names.index(self._leader_of(partition)) for partition in self._fetched()]
+        number = self.chance.choice(busy or range(self.plan.leaders))
+        self._leaders.go(number)
+        self._led()
+        await anyio.sleep(self.chance.choice([0.1, 0.6, 1.5]))
+        if self.chance.random() < 0.7:
+            self._move_to_others(at for at in range(PARTITIONS) if self._leader_of(at) == self._leaders.names[number])
+            await anyio.sleep(self.chance.choice([0.0, 0.5]))
+        self._leaders.come(number)
+        self._led()
+
+    def _move_to_others(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            at = TopicPartition(TOPIC, partition)
+            others = [n for n, name in enumerate(self._leaders.names) if name != self._leader_of(partition)]
+            self._leaders.move(at, self.chance.choice(others))
+        self._led()
+
+    def _fetched(self) -> list[int]:
+        """What committing fetches are out for."""
+        calls = [call for _, call in self.history.out.values() if call.arguments.get("commit")]
+        return [target.partition.partition for call in calls for target in call.arguments["targets"]]
+
+    def _led(self) -> None:
+        leaders: list[str] = [self._leader_of(number) for number in range(PARTITIONS)]
+        silent: set[str] = {name for number, name in enumerate(self._leaders.names) if self._leaders.is_away(number)}
+        self.history.add(Led(anyio.current_time(), leaders, silent))
+
+    def _leader_of(self, partition: int) -> Leader:
+        return self._leaders.of(TopicPartition(TOPIC, partition))
+
     # -------------------------------------------------------------------------------------------- looking
 
     def _watch_store(self, job: StoreOffset) -> Answer:
@@ -356,8 +477,11 @@ class World:
         return found
 
 
-ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 5, "split": 4, "crash": 5, "storm": 1}
+ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 7, "split": 5, "crash": 6, "storm": 1, "pause": 2}
 """What the world does, and how often."""
+ACTIONS_OF_LEADERS = {"move": 5, "shuffle": 3, "silence": 7}
+"""The same, where there are several."""
+ACTIONS_OF_GROUPS = {"forget": 8, "faint": 2}
 
 
 async def tell(seed: int, history: History) -> None:
@@ -368,8 +492,9 @@ async def tell(seed: int, history: History) -> None:
 
     options = LogOptions(max_wait=5.0, session_timeout=1.2, rebalance_timeout=1.5)
     with anyio.fail_after(AGE_MAX):
-        async with FaultyLog(seed=seed, options=options, observe=observe) as log:
-            await World(Plan.of(seed), log, history).run()
+        plan = Plan.of(seed)
+        async with FaultyLog(seed=seed, options=options, observe=observe, leaders=plan.leaders) as log:
+            await World(plan, log, history).run()
 
 
 def simulate(seed: int, backend: Backend, history: History | None = None) -> History:

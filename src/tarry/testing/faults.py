@@ -304,6 +304,11 @@ class FaultLayer(ScriptedBroker):
 
         return Client(connect, name="a faulty log", instruments=instruments)
 
+    @property
+    def sessions(self) -> list[FaultSession]:
+        """Those that were opened over this connection and not left."""
+        return list(self._sessions)
+
     # -------------------------------------------------------------------------------------------- cutting
 
     @property
