@@ -290,13 +290,16 @@ def test_a_poll_interval_is_refused_in_any_spelling_and_everywhere_alike(name: s
             call(**{name: 250})
         return str(refused.value)
 
+    def poll(**given: Any) -> object:
+        return client.consumer("orders").poll(**given).send(None)
+
     client = tarry.connect("memory:")
     calls: list[Callable[..., object]] = [
         *MODELS,
         partial(client.consumer, "orders"),
         partial(client.producer, "orders"),
         partial(tarry.connect, "memory:"),
-        lambda **given: client.consumer("orders").poll(**given).send(None),
+        poll,
     ]
     texts = {refusal(call) for call in calls}
     assert len(texts) == 1

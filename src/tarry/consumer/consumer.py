@@ -23,7 +23,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
-from tarry._core.fetches import Demand, Fetches, from_position, up_to
+from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
@@ -33,7 +33,7 @@ from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_l
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
-from tarry.consumer.typed import DecodeValue, decode_typed
+from tarry.consumer.typed import PART_MESSAGES, DecodeValue, Typed
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
@@ -137,7 +137,7 @@ class Consumer(Generic[T]):
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
-        self._decode_value = decode_value
+        self._typed = None if decode_value is None else Typed(decode_value)
         self._hooks = hooks
         self._instruments = instruments.part()
         self._traffic = Traffic()
@@ -418,7 +418,10 @@ class Consumer(Generic[T]):
         while self._state is State.OPEN:
             self._worker.raise_pending()
             if demand.over or self._fetches.enough(demand) or self._is_interrupted:
-                return self._cut(demand)
+                if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
+                    return self._cut(demand)
+                await anyio.lowlevel.checkpoint()
+                continue
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
@@ -431,12 +434,10 @@ class Consumer(Generic[T]):
         self._warn_no_handler()
         self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
-        segments = self._fetches.gather(
-            demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
-        )
+        segments = self._fetches.gather(*self._room(demand))
         read, is_whole = cast("Decode[T]", decode), True
-        if self._decode_value is not None:
-            segments, read, is_whole = self._decode_typed(segments, self._decode_value)
+        if self._typed is not None:
+            segments, read, is_whole = self._decode_typed(self._typed, segments)
         for segment in segments:
             self._hand_out(segment)
         self._seen = (self._messages, anyio.current_time())
@@ -447,6 +448,10 @@ class Consumer(Generic[T]):
         if is_enough:
             return Batch(segments, "bytes" if is_whole else "error", read)
         return Batch(segments, "wait" if demand.over else "rebalance", read)
+
+    def _room(self, demand: Demand) -> tuple[int, int]:
+        """How many messages and bytes a poll takes at most."""
+        return demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
 
     def _hand_out(self, segment: Segment) -> None:
         self._messages += segment.count
@@ -574,14 +579,18 @@ class Consumer(Generic[T]):
 
     def _load(self, segment: Segment) -> None:
         """Decode a list and put the cursor at its beginning; what does not decode stops its partition."""
-        if self._decode_value is None:
+        if self._typed is None:
             try:
                 messages = cast("list[Message[T]]", decode(segment))
             except DataError as error:
                 self._worker.halt(segment.origin.partition, error)
                 raise
         else:
-            (segment,), read, _ = self._decode_typed([segment], self._decode_value)
+            part, rest = cut(segment, PART_MESSAGES, segment.size, at_least=1)
+            assert part is not None
+            if rest is not None:
+                self._fetches.put_first(rest)
+            (segment,), read, _ = self._decode_typed(self._typed, [part])
             messages = read(segment)
         self._warn_no_handler()
         self._segment = segment
@@ -590,16 +599,14 @@ class Consumer(Generic[T]):
             self._cursor = map(partial(self._tell_handed, segment.last), messages)
         self._delivered_any = True
 
-    def _decode_typed(
-        self, segments: list[Segment], decode_value: DecodeValue
-    ) -> tuple[list[Segment], Decode[Any], bool]:
+    def _decode_typed(self, typed: Typed, segments: list[Segment]) -> tuple[list[Segment], Decode[Any], bool]:
         """What comes before the first message that does not decode, and whether that is all.
 
         The rest is taken next. When it begins with that message, its partition is stopped and the error raised.
         """
         rest = segments
         try:
-            done = decode_typed(segments, decode_value)
+            done = typed.take(segments)
             rest = done.rest
         finally:
             for segment in reversed(rest):

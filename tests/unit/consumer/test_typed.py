@@ -6,17 +6,20 @@ import copy
 import json
 import pickle
 from array import array
+from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from pydantic import BaseModel
 
-from tarry import AutoCommit, ConfigTypeError, DataError, Message, PollOptions, UndecodableMessage
-from tarry.types import RecordBatch
+from tarry import AutoCommit, Batch, ConfigTypeError, Consumer, DataError, Message, PollOptions, UndecodableMessage
+from tarry.consumer.typed import PART_MESSAGES
+from tarry.types import RecordBatch, TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, Rig, items, offsets, opened, places, take
+from tests.unit.consumer.rig import P0, P1, Rig, items, offsets, opened, places, start, take
 from tests.virtual import virtual
 
 MODES = pytest.mark.parametrize("commit", [AutoCommit.finished(0.1), AutoCommit.on_poll()], ids=str)
@@ -45,14 +48,17 @@ class Upper:
         return data.decode().upper()
 
 
-async def damage(rig: Rig, at: tuple[str, int] = P0) -> None:
+async def damage(rig: Rig) -> None:
     """Append what is no record."""
-    await rig.log.append(type(P0)(*at), RecordBatch(array("I", [3]), b"\x93\xc1\xc1", 0, 0))
+    await rig.log.append(P0, RecordBatch(array("I", [3]), b"\x93\xc1\xc1", 0, 0))
 
 
-async def polls(consumer: Any, times: int) -> list[Any]:
-    """What so many polls bring: a list of places and the reason, or an error."""
-    found: list[Any] = []
+Brought = tuple[list[tuple[int, int]], str]
+
+
+async def polls(consumer: Consumer[Any], times: int) -> list[Brought | DataError]:
+    """What so many polls bring: places and the reason, or an error."""
+    found: list[Brought | DataError] = []
     for _ in range(times):
         try:
             batch = await consumer.poll()
@@ -311,3 +317,80 @@ class TestReasons:
             await rig.append(P0, b"0", b"oops", *[b"1" * 100] * 50)
             batch = await consumer.poll(min_count=50, max_bytes=1000)
             assert (offsets(batch), batch.reason) == ([0], "error")
+
+
+class TestDecodingInTurns:
+    """10,000 small messages: no turn of the loop decodes more than a part, and other tasks run between any two."""
+
+    @rule("K91")
+    @pytest.mark.parametrize("partitions", [1, 3])
+    @pytest.mark.parametrize("read", ["loop", "poll"])
+    @virtual()
+    async def test_a_large_backlog_is_decoded_a_little_in_each_turn(self, partitions: int, read: str) -> None:
+        codec = Upper()
+        ticks: list[int] = []
+
+        async def tick() -> None:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                ticks.append(len(codec.calls))
+
+        async with opened(partitions) as rig:
+            for number in range(partitions):
+                await rig.fill(TopicPartition("t", number), 9_000 // partitions)
+            options = PollOptions(count=10_000, max_bytes=16_000_000)
+            async with rig.typed(codec, poll=options) as consumer, anyio.create_task_group() as tasks:
+                await anyio.sleep(1)
+                tasks.start_soon(tick)
+                if read == "poll":
+                    batch = await consumer.poll(min_count=9_000)
+                    assert (len(batch), batch.reason) == (9_000, "count")
+                else:
+                    assert len(await take(consumer, 9_000)) == 9_000
+                tasks.cancel_scope.cancel()
+        assert len(codec.calls) == 9_000
+        # Trio shuffles the tasks of a turn, so that two turns of the reader may lie between two of the ticker.
+        assert max(after - before for before, after in pairwise([0, *ticks])) <= 2 * PART_MESSAGES
+
+    @rule("K91", "C24")
+    @virtual()
+    async def test_polls_that_are_cancelled_meanwhile_lose_nothing_and_get_on(self) -> None:
+        codec = Upper()
+        async with opened() as rig:
+            await rig.fill(P0, 9_000)
+            options = PollOptions(count=10_000, max_bytes=16_000_000)
+            async with rig.typed(codec, poll=options) as consumer:
+                await anyio.sleep(1)
+                cancelled = 0
+                batch: Batch[Any] | None = None
+                while batch is None and cancelled < 100:
+                    with anyio.CancelScope() as scope:
+                        async with anyio.create_task_group() as tasks:
+                            tasks.start_soon(cancel_soon, scope)
+                            batch = await consumer.poll(min_count=9_000)
+                            tasks.cancel_scope.cancel()
+                    cancelled += batch is None
+                assert batch is not None
+                assert offsets(batch) == list(range(9_000))
+                assert cancelled > 2
+                assert len(codec.calls) == 9_000  # nothing was decoded twice
+
+    @virtual(seeds=5)
+    async def test_a_seek_while_a_poll_decodes_is_obeyed(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 9_000)
+            options = PollOptions(count=10_000, max_bytes=16_000_000)
+            async with rig.typed(int, poll=options) as consumer, anyio.create_task_group() as tasks:
+                await anyio.sleep(1)
+                reader = start(tasks, lambda: consumer.poll(min_count=100))
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+                await consumer.seek(0, 8_500)
+                await reader.done.wait()
+                assert offsets(reader.result) == list(range(8_500, 9_000))
+
+
+async def cancel_soon(scope: anyio.CancelScope) -> None:
+    for _ in range(4):
+        await anyio.lowlevel.checkpoint()
+    scope.cancel()
