@@ -122,6 +122,7 @@ class TestValues:
 
 
 class TestWhatDoesNotDecode:
+    @rule("C23")
     @virtual()
     async def test_it_is_one_error_in_its_place_and_is_skipped_by_a_seek(self) -> None:
         async with opened(2) as rig:
@@ -221,6 +222,7 @@ class TestWhatDoesNotDecode:
 
 
 class TestDamagedRecords:
+    @rule("C23")
     @pytest.mark.parametrize("value_type", [bytes, int])
     @virtual()
     async def test_in_a_loop_one_stops_its_partition_and_nobody_elses(self, value_type: object) -> None:
@@ -240,6 +242,7 @@ class TestDamagedRecords:
                 await consumer.seek(0, 2)
                 assert places([await anext(consumer)]) == [(0, 2)]
 
+    @rule("C23")
     @MODES
     @virtual()
     async def test_in_a_poll_one_stops_its_partition_and_nobody_elses(self, commit: AutoCommit) -> None:
