@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import tarry
+from tarry.client import ConsumerArguments, ProducerArguments
 from tarry.config import AutoCommit, ConsumerOptions, LogOptions, Options, PollOptions, ProducerOptions, TopicOptions
 from tarry.errors import ConfigError, ConfigTypeError, UsageError
 from tests.marks import rule
@@ -381,3 +383,17 @@ def test_the_verbs_name_them_too():
         client.consumer("orders").poll(count=0).send(None)
     with pytest.raises(ConfigError, match=r"AutoCommit\.n=0: .* \(allowed: 1 or more\)$"):
         AutoCommit.every_nth(0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "options"),
+    [
+        (tarry.Client.consumer, ConsumerArguments, ConsumerOptions),
+        (tarry.Client.producer, ProducerArguments, ProducerOptions),
+    ],
+    ids=["consumer", "producer"],
+)
+def test_type_checkers_are_told_every_argument(verb: Callable[..., Any], arguments: type, options: type[Options]):
+    named = [*inspect.signature(verb).parameters, *options.model_fields]
+    rest = {"self", "topic", "topics", "value_type", "options"}
+    assert list(arguments.__annotations__) == [name for name in named if name not in rest]

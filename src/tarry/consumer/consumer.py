@@ -583,7 +583,7 @@ class Consumer(Generic[T]):
             try:
                 messages = cast("list[Message[T]]", decode(segment))
             except DataError as error:
-                self._worker.halt(segment.origin.partition, error)
+                self._stop_at(segment, error)
                 raise
         else:
             part, rest = cut(segment, PART_MESSAGES, segment.size, at_least=1)
@@ -602,19 +602,26 @@ class Consumer(Generic[T]):
     def _decode_typed(self, typed: Typed, segments: list[Segment]) -> tuple[list[Segment], Decode[Any], bool]:
         """What comes before the first message that does not decode, and whether that is all.
 
-        The rest is taken next. When it begins with that message, its partition is stopped and the error raised.
+        The rest is taken next; when it begins with that message, its partition is stopped and the error raised.
         """
-        rest = segments
+        put_back = segments
         try:
             done = typed.take(segments)
-            rest = done.rest
+            put_back = done.rest if done.bad is None or not done.segments else [done.bad, *done.rest]
         finally:
-            for segment in reversed(rest):
+            for segment in reversed(put_back):
                 self._fetches.put_first(segment)
-        if done.error is not None and not done.segments:
-            self._worker.halt(done.rest[0].origin.partition, done.error)
+        if done.error is not None and done.bad is not None and not done.segments:
+            self._stop_at(done.bad, done.error)
             raise done.error
-        return done.segments, done.messages, done.error is None
+        return done.segments, done.messages, done.bad is None
+
+    def _stop_at(self, bad: Segment, error: DataError) -> None:
+        """These messages do not decode: their partition is stopped. Where it was lost, the rest goes on (C36)."""
+        if self._is_held(bad.origin):
+            self._worker.halt(bad.origin.partition, error)
+        else:
+            warn_possibly_lost(self._instruments, bad.origin.partition, bad.first, bad.last)
 
     def _tell_handed(self, end: Offset, message: Message[T]) -> Message[T]:
         """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""

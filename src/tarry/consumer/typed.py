@@ -16,7 +16,7 @@ from typing import Any
 from tarry._core.fetches import cut, from_position, up_to
 from tarry._wire.batch import Undecoded, decode, decode_values
 from tarry.errors import DataError, UndecodableMessage
-from tarry.types import Message, Offset, Origin, Position, Segment
+from tarry.types import Message, Offset, Origin, Position, Segment, position_after
 
 DecodeValue = Callable[[bytes], object]
 
@@ -28,20 +28,25 @@ CAUSE_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages from the front of a segment, up to the first that does not decode, which `error` is about."""
+    """Messages from the front of a segment; `bad` is what follows them and does not decode, `error` says why."""
 
     messages: list[Message[Any]]
-    error: DataError | None
+    bad: Segment | None = None
+    error: DataError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Segments in order, up to the first message that does not decode; `rest` begins with it, `error` says why."""
+    """Segments in order, up to the first message that does not decode.
+
+    That is `bad` (one message, or a part with a damaged record), `error` says why, and `rest` is what lies behind it.
+    """
 
     segments: list[Segment]
     found: dict[tuple[Origin, Offset], list[Message[Any]]]
     rest: list[Segment]
-    error: DataError | None
+    bad: Segment | None = None
+    error: DataError | None = None
 
     def messages(self, segment: Segment) -> list[Message[Any]]:
         """The messages of one of `segments`."""
@@ -65,7 +70,7 @@ class Typed:
                 if left < part.count:
                     return True
                 left -= part.count
-            if self._decoded(part).error is not None:
+            if self._decoded(part).bad is not None:
                 break  # what is behind it is not taken now
         return False
 
@@ -80,24 +85,24 @@ class Typed:
         taken: list[Segment] = []
         found: dict[tuple[Origin, Offset], list[Message[Any]]] = {}
         for number, segment in enumerate(segments):
-            messages, error = self._whole(segment)
-            if messages:
-                taken.append(segment if error is None else up_to(segment, messages[-1].offset))
-                found[segment.origin, segment.first] = messages
-            if error is not None:
-                rest = from_position(segment, Position(segment.first + len(messages)))
-                assert rest is not None
-                return Decoded(taken, found, [rest, *segments[number + 1 :]], error)
-        return Decoded(taken, found, [], None)
+            whole = self._whole(segment)
+            if whole.messages:
+                taken.append(segment if whole.bad is None else up_to(segment, whole.messages[-1].offset))
+                found[segment.origin, segment.first] = whole.messages
+            if whole.bad is not None:
+                behind = from_position(segment, position_after(whole.bad.last))
+                rest = [*([] if behind is None else [behind]), *segments[number + 1 :]]
+                return Decoded(taken, found, rest, whole.bad, whole.error)
+        return Decoded(taken, found, [])
 
-    def _whole(self, segment: Segment) -> tuple[list[Message[Any]], DataError | None]:
+    def _whole(self, segment: Segment) -> Part:
         messages: list[Message[Any]] = []
         for part in in_parts(segment):
             decoded = self._decoded(part)
             messages += decoded.messages
-            if decoded.error is not None:
-                return messages, decoded.error
-        return messages, None
+            if decoded.bad is not None:
+                return Part(messages, decoded.bad, decoded.error)
+        return Part(messages)
 
     def _decoded(self, part: Segment) -> Part:
         key = _key(part)
@@ -109,11 +114,13 @@ class Typed:
         try:
             messages: list[Message[Any]] = list(decode(part))
         except DataError as error:
-            return Part([], error)
-        bad = decode_values(messages, self._decode_value)
-        if bad is None:
-            return Part(messages, None)
-        return Part(messages[: bad.place], _undecodable(messages[bad.place], bad))
+            return Part([], part, error)
+        undecoded = decode_values(messages, self._decode_value)
+        if undecoded is None:
+            return Part(messages)
+        message = messages[undecoded.place]
+        bad = from_position(up_to(part, message.offset), Position(message.offset))
+        return Part(messages[: undecoded.place], bad, _undecodable(message, undecoded))
 
 
 def in_parts(segment: Segment) -> Iterator[Segment]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from tarry import AutoCommit, Batch, ConfigTypeError, Consumer, DataError, Message, PollOptions, UndecodableMessage
 from tarry.consumer.typed import PART_MESSAGES
+from tarry.testing import delay
 from tarry.types import RecordBatch, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, items, offsets, opened, places, start, take
@@ -280,6 +281,53 @@ class TestDamagedRecords:
                 await rig.append(P0, b"2")
                 await consumer.seek(0, 2)
                 assert (await consumer.poll())[0].value == 2
+
+
+class TestLostPartitions:
+    @rule("C36")
+    @pytest.mark.parametrize(("bad", "value_type"), [("value", int), ("record", int), ("record", bytes)])
+    @virtual(seeds=2)
+    async def test_what_does_not_decode_of_a_lost_partition_is_named_and_the_rest_is_delivered(
+        self, bad: str, value_type: object
+    ) -> None:
+        """It was committed for this member and nobody else reads it; and there is nothing that could be sought."""
+        async with opened(1, session_timeout=2.0) as rig:
+            await rig.append(P0, b"0")
+            if bad == "value":
+                await rig.append(P0, b"oops")
+            else:
+                await damage(rig)
+            await rig.append(P0, b"2")
+            typed: Consumer[Any] = rig.member(
+                value_type=value_type, commit=AutoCommit.on_poll(), heartbeat_interval=1e3, buffer_messages=3
+            )
+            async with typed as consumer:
+                found = await self.read_after_the_loss(rig, consumer)
+                assert rig.reported("evicted")
+                if bad == "value":
+                    assert [getattr(item, "offset", None) for item in found] == [0, 1, 2]
+                    assert isinstance(found[1], UndecodableMessage)
+                else:
+                    assert [type(item) for item in found] == [DataError]
+                lost = [(event["first"], event["last"]) for event in rig.reported("possibly_lost")]
+                assert lost == ([(1, 1)] if bad == "value" else [(0, 2)])
+                assert consumer.health().stopped == {}
+
+    @staticmethod
+    async def read_after_the_loss(rig: Rig, consumer: Consumer[Any]) -> list[Any]:
+        rig.script.on("poll", do=delay(1.0, reply=True))
+        with anyio.move_on_after(0.5):
+            await anext(consumer)
+        await anyio.sleep(4.0)
+        assert consumer._fetches.messages == 3
+        found: list[Any] = []
+        with anyio.move_on_after(0.4):
+            while True:
+                try:
+                    found.append(await anext(consumer))
+                except DataError as error:
+                    found.append(error)
+        return found
 
 
 class TestReasons:
