@@ -54,7 +54,7 @@ class Decoded:
 
 
 class Typed:
-    """Decodes records and their values. Of a part with a damaged record nothing is known: it is the rest's."""
+    """Decodes records and their values. A part with a damaged record does not decode as a whole."""
 
     def __init__(self, decode_value: DecodeValue) -> None:
         self._decode_value = decode_value
