@@ -93,6 +93,7 @@ class Tenure:
         cut_at: it has ended without a last word; `ended_at`: with one.
         cut: what was stored past by then, and not done.
         is_taken: the log has given it to somebody else, or to nobody, without its release.
+        is_paused: by the application; what was committed of it stays behind while others are read.
     """
 
     number: int
@@ -107,6 +108,7 @@ class Tenure:
     cut_at: float | None = None
     cut: set[int] = field(default_factory=set[int])
     is_taken: bool = False
+    is_paused: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -160,6 +162,7 @@ class Books:
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
+        self.begun: dict[tuple[Run, int, int], set[int]] = defaultdict(set)
 
     def judge(self, event: Event) -> Iterator[str]:
         match event:
@@ -179,6 +182,8 @@ class Books:
                 yield from self._released(event)
             case Answered():
                 self._answered(event)
+            case Paused():
+                self._paused(event)
             case Reported(name="drain_timeout"):
                 self.cut_short.add(self.current[event.member])
             case Closing():
@@ -272,6 +277,7 @@ class Books:
             what = f"{event.partition}:{again[0]}-{again[-1]}"
             yield f"{event.run} gets {what} again, which was stored up to {account.safe}"
         account.delivered.update(event.offsets)
+        self.begun[event.run, event.partition, event.ownership].update(event.offsets)
 
     def _finished(self, event: Finished) -> None:
         for span in event.spans:
@@ -296,6 +302,11 @@ class Books:
                 tenure.perhaps.add(span.last)
             if tenure is not None and event.sure:
                 tenure.last = max(span.last, -1 if tenure.last is None else tenure.last)
+
+    def _paused(self, event: Paused) -> None:
+        for tenure in self._held_by(event.run):
+            if tenure.number in event.partitions:
+                tenure.is_paused = not event.goes_on
 
     # -- what the log stores
 
@@ -397,9 +408,9 @@ class Books:
         lost = [f"{tenure.number}:{sorted(tenure.cut)}" for tenure in tenures]
         if run is None or _loses_nothing(run):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost"
-        elif run.mode != "on_poll" and not all(tenure.cut <= _in_hand(run, tenure) for tenure in tenures):
-            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand + run.failed)}"
-        elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
+        elif run.mode != "on_poll" and not all(tenure.cut <= self._begun(run, tenure) for tenure in tenures):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost, which the application never had"
+        elif run.mode == "on_poll" and _is_more_than_a_batch(tenures, run.count):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
         elif run.mode == "on_poll" and run not in self.killed:
             yield from self._unsaid(run, at, tenures)
@@ -410,8 +421,19 @@ class Books:
             if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
                 continue  # the last word was refused or not in time, which was said
             here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
-            if here - _in_hand(run, tenure):
+            if here - self._begun(run, tenure):
                 yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+    def _begun(self, run: Run, tenure: Tenure) -> set[int]:
+        """What the application got under an ownership, in hand or finished; also where its handler has failed."""
+        return self.begun[run, tenure.number, tenure.ownership]
+
+
+def _is_more_than_a_batch(tenures: Sequence[Tenure], count: int) -> bool:
+    """One batch may be lost, and one more of each partition that is paused."""
+    paused = [len(tenure.cut) for tenure in tenures if tenure.is_paused]
+    read = sum(len(tenure.cut) for tenure in tenures if not tenure.is_paused)
+    return max(read, *paused, 0) > count
 
 
 def _loses_nothing(run: Run) -> bool:
@@ -429,12 +451,6 @@ def _partition_of(event: Reported) -> int:
     at = event.fields["partition"]
     assert isinstance(at, TopicPartition)
     return at.partition
-
-
-def _in_hand(run: Run, tenure: Tenure) -> set[int]:
-    """What the application has begun and not finished, also where its handler has failed."""
-    spans = run.hand + run.failed
-    return {offset for span in spans if span.partition == tenure.number for offset in span.offsets}
 
 
 @checker
