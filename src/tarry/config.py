@@ -173,8 +173,7 @@ class AutoCommit(Options):
     def on_poll(cls) -> Self:
         """The log stores a batch in the step that serves it; a clean end brings back what was not finished.
 
-        No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01); and of
-        each partition that is paused the one that it kept.
+        No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01).
         """
         return cls(mode="on_poll")
 
