@@ -35,6 +35,7 @@ from tarry._core.routes import Routes
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
+from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
@@ -93,6 +94,7 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        progress: the lanes that committing fetches share with stores.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
@@ -109,6 +111,7 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        progress: ProgressLanes,
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
@@ -123,6 +126,7 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._progress = progress
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -161,6 +165,8 @@ class Worker:
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
+        if commits is not None:
+            progress.freed = self.taken
 
     # ------------------------------------------------------------------------------------------- control
 
@@ -360,7 +366,7 @@ class Worker:
 
     def _next_order(self) -> Order | None:
         if self._commits is not None:
-            plan = self._fetches.plan_committing(self._free_lane)
+            plan = self._fetches.plan_committing(self._free_to_commit)
         else:
             lanes = len(self._routes.groups)
             plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
@@ -374,6 +380,10 @@ class Worker:
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
         return None if leader is None or (leader in self._lanes and self._lanes[leader].rests) else leader
+
+    def _free_to_commit(self, partition: TopicPartition) -> str | None:
+        """Nothing of the partition is on its way that a committing fetch must not overtake (C101)."""
+        return self._free_lane(partition) if self._progress.is_free(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -474,7 +484,7 @@ class Worker:
         out = self._committing = Committing(partition)
         is_settled = False
         try:
-            with out.scope:
+            with self._progress.at_once(partition), out.scope:
                 try:
                     yield
                     is_settled = True
