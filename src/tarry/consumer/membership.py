@@ -321,9 +321,8 @@ class Membership:
         error = await self._call(self._hooks.on_revoked, mine)
         mine = self._still(mine, held)
         cut_off = await self._store(mine)
-        mine = self._still(mine, held)
-        self._warn_unstored([partition for partition in cut_off if partition in mine])
-        self._drop(mine, self._older_than(held))
+        self._warn_unstored(cut_off)
+        self._drop(self._still(mine, held), self._older_than(held))
         if session is self._standing.session and self.is_member and await self._release(session, partitions):
             for partition in partitions:
                 self._leaving.pop(partition, None)
@@ -341,7 +340,7 @@ class Membership:
         return True
 
     async def _store(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """The last stores; those that did not come through in time."""
+        """The last stores; for which partitions they did not come through in time."""
         last = await self._storing.finish(partitions, self._store_s)
         return last.cut_off
 

@@ -48,7 +48,7 @@ class LastWord:
 
     Args:
         rewound: by how many messages a stored offset was brought back, where it was.
-        cut_off: whose final store did not come through in time.
+        cut_off: which should have been stored and did not come through in time.
     """
 
     rewound: Mapping[TopicPartition, int]
@@ -162,18 +162,21 @@ class Storing:
 
         Cancellation: a store that was out may still be applied; the partition is in doubt.
         """
-        back: dict[TopicPartition, int] = {}
+        pending = {partition: self._while_held(partition, self._commits.final) for partition in partitions}
+        rewound: dict[TopicPartition, int] = {}
 
         async def finish(partition: TopicPartition, decide: Decide) -> None:
-            back[partition] = await self._finish(partition, decide)
+            back = await self._finish(partition, decide)
+            rewound.update({partition: back} if back else {})
+            del pending[partition]
 
         with anyio.move_on_after(within_s):
             async with anyio.create_task_group() as tasks:
-                for partition in partitions:
-                    tasks.start_soon(finish, partition, self._while_held(partition, self._commits.final))
+                for partition, decide in pending.items():
+                    tasks.start_soon(finish, partition, decide)
             for partition in partitions:  # what is being stored by hand at this moment is let through (C66)
                 await self.lanes.passed(partition)
-        return LastWord({at: back[at] for at in partitions if back.get(at)}, [at for at in partitions if at not in back])
+        return LastWord(rewound, [partition for partition, decide in pending.items() if decide(partition) is not None])
 
     async def _finish(self, partition: TopicPartition, decide: Decide) -> int:
         """One final store; by how many messages the offset was brought back."""
