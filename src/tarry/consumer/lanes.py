@@ -1,8 +1,9 @@
 """Progress lanes: what reads or changes the stored offset of a partition goes one after another (C101).
 
-These are stores, deletes, reading what is stored, and committing fetches. Of two that were out at once the answers could
-come in the wrong order, and the consumer would believe something else than the log holds. Partitions never wait for each
-other, producers use no lane, and what is parked at the log holds none (C102): only immediate requests go through here.
+These are stores, deletes, reading what is stored, and committing fetches. Of two that were out at once the answers
+could come in the wrong order, and the consumer would believe something else than the log holds. Partitions do not wait
+for each other, producers use no lane, and what is parked at the log holds none (C102): only immediate requests go
+through here.
 
 Not here: what is sent (`storing`, `worker`).
 """
@@ -30,7 +31,7 @@ class Lane:
 
 
 class ProgressLanes:
-    """The lanes of one consumer; one exists as long as somebody uses it. `freed` is called when nobody does any more."""
+    """The lanes of one consumer. One exists as long as somebody uses it; then `freed` is called."""
 
     def __init__(self, out_max: int = OUT_MAX) -> None:
         self._lanes: dict[TopicPartition, Lane] = {}

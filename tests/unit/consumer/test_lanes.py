@@ -1,4 +1,4 @@
-"""Progress lanes: the offsets of a partition are stored, deleted and committed in order; partitions are on their own."""
+"""Progress lanes: offsets of a partition are stored, deleted and committed in order, and no other partition waits."""
 
 from __future__ import annotations
 
