@@ -15,7 +15,7 @@ from tarry.errors import LogBusy, LogUnavailable
 from tarry.testing import Call, delay, hold, lose_reply, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, P2, Background, Rig, opened, owns, places, settled, start, take
+from tests.unit.consumer.rig import P0, P1, P2, Background, Rig, count_tasks, opened, owns, places, settled, start, take
 from tests.virtual import virtual
 
 ON_POLL = AutoCommit.on_poll()
@@ -74,8 +74,10 @@ class TestPartitionsAreOnTheirOwn:
                 await take(consumer, 5)
                 await anyio.sleep(1)
                 assert rig.stored(P1) == 9
+                tasks = count_tasks()
                 await anyio.sleep(10)
-                assert stores(rig, P0) == [4]  # one is out, and no crowd behind it
+                assert stores(rig, P0) == [4]
+                assert count_tasks() == tasks  # no crowd behind the one that is out
 
     @rule("C101", "C51")
     @pytest.mark.parametrize("is_silent", [True, False])
@@ -498,11 +500,12 @@ class TestHandOver:
     async def test_one_that_has_nothing_to_store_is_not_named(self) -> None:
         """What is stored for it is still being read, and nobody answers: it was never read."""
         async with opened(2) as rig:
-            rig.script.every("stored_offset", do=hold(anyio.Event()))
+            rig.script.on("stored_offset", do=hold(anyio.Event()), where=of(P1))
             async with rig.member(commit=AutoCommit.finished(100.0), drain_timeout=1.0):
                 await settled()
+                assert of(P1)(rig.calls("stored_offset")[-1])
                 second = await rig.member().__aenter__()
-                await owns(second, 1)
+                assert await owns(second, 1) == {P1}
                 assert rig.reported("released_unstored") == []
                 await second.shutdown()
 
@@ -518,12 +521,17 @@ class TestHandOver:
                 rig.script.on("store_offset", nth=2, do=delay(2.0), where=of(P1))
                 await consumer.store_offset(P1, 0)
                 start(tasks, partial(consumer.store_offset, P0, 1))
-                ending = start(tasks, consumer.shutdown)
-                await anyio.sleep(0.5)
-                by_hand = start(tasks, partial(consumer.store_offset, P1, 3))
-                await ending.done.wait()
+
+                async def store_late() -> None:
+                    await anyio.sleep(0.5)
+                    await consumer.store_offset(P1, 3)
+
+                by_hand = start(tasks, store_late)
+                await settled()
+                report = await consumer.shutdown()
                 assert by_hand.outcome == "returned"
-                assert (rig.stored(P0), rig.stored(P1)) == (1, 3)
+                assert report.committed == {P0: 1, P1: 3}
+                assert anyio.current_time() == pytest.approx(2.5)
 
 
 class TestTheLanes:
