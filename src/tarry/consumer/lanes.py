@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -26,7 +27,7 @@ OUT_MAX = 16
 class Lane:
     """One partition's, first come first served. `users`: who is on it or waits for it."""
 
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     users: int = 0
 
 
@@ -35,7 +36,7 @@ class ProgressLanes:
 
     def __init__(self, out_max: int = OUT_MAX) -> None:
         self._lanes: dict[TopicPartition, Lane] = {}
-        self._room = anyio.CapacityLimiter(out_max)
+        self._room = anyio.Semaphore(out_max, fast_acquire=True)  # a request yields anyway
         self.freed: Callable[[], None] = lambda: None
 
     def is_free(self, partition: TopicPartition) -> bool:
