@@ -232,6 +232,8 @@ class Consumer(Generic[T]):
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            put_back=self._storing.put_back,
+            progress=self._storing.lanes,
             began=self._began,
             beside=beside,
             arrived=self._arrived,
@@ -336,13 +338,15 @@ class Consumer(Generic[T]):
 
     async def _finish(self) -> dict[TopicPartition, int]:
         """Store the last word and leave; by how many messages stored offsets were brought back."""
-        rewound: dict[TopicPartition, int] = {}
         limit_s = max(self._options.drain_timeout, STORE_S_MIN)
-        with anyio.move_on_after(limit_s) as limit:
-            rewound = await self._storing.finish(list(self._positions))
-        if limit.cancelled_caught:
+        last = await self._storing.finish(list(self._positions), limit_s)
+        if last.cut_off:
             self._instruments.warn(
-                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored within {limit_s:g} s"
+                "consumer",
+                "drain_timeout",
+                f"{self._reads}: the final offsets of {', '.join(map(str, last.cut_off))} were not stored within "
+                f"{limit_s:g} s",
+                partitions=tuple(last.cut_off),
             )
         self._warn_nothing_stored()
         self._warn_lost()
@@ -351,7 +355,7 @@ class Consumer(Generic[T]):
                 await self._standing.session.leave()
             except TarryError as error:
                 self._instruments.emit("leave_failed", error=str(error))
-        return rewound
+        return dict(last.rewound)
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -477,9 +481,7 @@ class Consumer(Generic[T]):
             self._commits.finished(origin.partition, offset)
 
     def _is_held(self, origin: Origin) -> bool:
-        """The partition is held under the ownership and history that something was fetched under."""
-        place = self._positions.get(origin.partition)
-        return place is not None and place.ownership == origin.ownership and place.history == origin.history
+        return self._positions.holds(origin)
 
     async def _refill(self) -> Message[T]:
         """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
@@ -852,8 +854,10 @@ class Consumer(Generic[T]):
         """Deliver nothing more of these partitions until `resume`; the others go on (K48).
 
         The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
-        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
-        paused a read waits, and `poll` returns nothing at the end of its wait.
+        after `resume`; nothing more is fetched. (Under commit-on-poll it is committed already: the stored offset is
+        brought back before anything else is fetched, and it is fetched again after `resume`.) The pause ends with the
+        ownership of the partition. With all partitions paused a read waits, and `poll` returns nothing at the end of
+        its wait.
 
         Args:
             cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.

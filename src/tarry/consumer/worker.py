@@ -32,9 +32,11 @@ from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
+from tarry._runtime.retry import may_pass
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
+from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
@@ -93,6 +95,8 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        put_back: brings the stored offset of a partition back to what is finished.
+        progress: the lanes that committing fetches share with stores.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
@@ -109,6 +113,8 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        put_back: Callable[[TopicPartition], Awaitable[None]],
+        progress: ProgressLanes,
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
@@ -123,6 +129,8 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._put_back = put_back
+        self._progress = progress
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -161,6 +169,8 @@ class Worker:
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
+        if commits is not None:
+            progress.freed = self.taken
 
     # ------------------------------------------------------------------------------------------- control
 
@@ -348,6 +358,8 @@ class Worker:
     async def _fetching(self) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
+                if self._commits is not None:
+                    await self._put_back_stranded()
                 order = self._next_order()
                 if order is not None and self._commits is not None:
                     await self._serve(order, tasks)
@@ -360,7 +372,7 @@ class Worker:
 
     def _next_order(self) -> Order | None:
         if self._commits is not None:
-            plan = self._fetches.plan_committing(self._free_lane)
+            plan = self._fetches.plan_committing(self._free_to_commit)
         else:
             lanes = len(self._routes.groups)
             plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
@@ -371,9 +383,31 @@ class Worker:
         self._fetches.started(plan)
         return Order(plan, self._targets(plan.partitions), [self._positions[at].epoch for at in plan.partitions])
 
+    async def _put_back_stranded(self) -> None:
+        """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
+        while (partition := self._fetches.stranded(self._positions.holds)) is not None:
+            place = self._positions[partition]
+            try:
+                await self._put_back(partition)
+            except TarryError as error:
+                self._report_refusal(error, refusals)
+                if not may_pass(error):
+                    self._fetches.leave(partition)
+                await self._pause("fetching", refusals.pause())
+                continue
+            refusals.reset()
+            again = self._fetches.strand(partition, self._positions.holds)
+            if again is not None and self._positions.get(partition) is place:
+                self._positions.fetch_again(partition, again)
+
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
         return None if leader is None or (leader in self._lanes and self._lanes[leader].rests) else leader
+
+    def _free_to_commit(self, partition: TopicPartition) -> str | None:
+        """Nothing of the partition is on its way that a committing fetch must not overtake (C101)."""
+        return self._free_lane(partition) if self._progress.is_free(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -474,7 +508,7 @@ class Worker:
         out = self._committing = Committing(partition)
         is_settled = False
         try:
-            with out.scope:
+            with self._progress.at_once(partition), out.scope:
                 try:
                     yield
                     is_settled = True

@@ -16,6 +16,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import (
     CapacityExceeded,
     ConfigError,
+    LogBusy,
     LogUnavailable,
     NotAccepted,
     StaleAssignment,
@@ -432,6 +433,26 @@ class TestEviction:
             await consumer.shutdown()
             assert [(event["first"], event["last"]) for event in rig.reported("possibly_lost")] == [(1, 4)]
 
+    @rule("C21")
+    @virtual(seeds=3)
+    async def test_who_was_evicted_while_it_gave_a_partition_up_releases_nothing(self) -> None:
+        """The session that the partition was asked back from is over, and there is no other one yet."""
+        async with opened(2, session_timeout=2.0) as rig:
+            await rig.fill(P0, 1)
+            await rig.fill(P1, 1)
+            async with rig.member(heartbeat_interval=1e3) as first:
+                assert len(await first.poll(min_count=2)) == 2
+                second = await rig.member(heartbeat_interval=0.5).__aenter__()
+                assert len(first.assignment) == 2  # its batch is in hand
+                away = rig.script.every("open_session", do=refuse(LogBusy("locked")))
+                await anyio.sleep(8.0)
+                assert rig.reported("evicted")
+                assert await owns(second, 2) == {P0, P1}
+                assert rig.calls("release") == []
+                rig.script.remove(away)
+                await owns(first, 1)
+                await second.shutdown()
+
     @rule("I7")
     @virtual(seeds=2)
     async def test_a_store_that_comes_back_under_a_later_ownership_says_nothing_about_it(self) -> None:
@@ -475,6 +496,38 @@ class TestEviction:
                     assert await owns(second, 2) == {P0, P1}
             assert first.assignment == frozenset()
 
+    @rule("C21", "C30")
+    @virtual()
+    async def test_who_is_evicted_after_a_release_holds_nothing_of_before_while_it_joins_again(self) -> None:
+        """The release was applied and its answer came late: what the dead session says of the rest is not true."""
+        async with opened(2, session_timeout=0.5) as rig, rig.member(heartbeat_interval=100.0) as first:
+            rig.script.on("release", do=delay(1.0, reply=True))
+            async with rig.member(heartbeat_interval=0.1):
+                rig.script.every("open_session", do=delay(2.0))
+                await anyio.sleep(1.5)
+                assert rig.reported("evicted")
+                assert first.assignment == frozenset()
+                await owns(first, 1)
+
+    @rule("C21", "C30")
+    @virtual()
+    async def test_a_hand_over_that_outlasts_its_session_releases_nothing_of_the_next_one(self) -> None:
+        async with opened(1, session_timeout=0.5) as rig:
+            await rig.fill(P0, 3)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=100.0) as consumer:
+                membership, gate = consumer._membership, anyio.Event()
+                assert membership is not None
+                await take(consumer, 2)
+                rig.script.on("store_offset", do=hold(gate))
+                membership._begin_giving_up([P0], {P0: consumer._positions[P0].ownership}, wait_s=5.0)
+                await anyio.sleep(0.7)
+                assert rig.reported("evicted")
+                await owns(consumer, 1)
+                gate.set()
+                await anyio.sleep(0.1)
+                assert not rig.calls("release")
+                assert consumer.assignment == {P0}
+
 
 class TestStoresInARebalance:
     @rule("K06", "C30")
@@ -494,7 +547,7 @@ class TestStoresInARebalance:
                 start(tasks, partial(consumer.store_offset, first))
                 await settled()
                 by_hand = start(tasks, partial(consumer.store_offset, second))
-                final = start(tasks, partial(storing.finish, [P0]))
+                final = start(tasks, partial(storing.finish, [P0], 5.0))
                 await settled()
                 membership._lose([P0])
                 membership._hold({P0: Ownership(7)})
