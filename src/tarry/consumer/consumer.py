@@ -233,6 +233,7 @@ class Consumer:
             renewed=self._renewed,
             instruments=self._instruments,
             random=self._random,
+            cool_down_s=self._options.cool_down,
         )
         self._state = State.OPEN
         self._seen = (0, anyio.current_time())

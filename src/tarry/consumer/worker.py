@@ -32,19 +32,19 @@ from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
+from tarry._core.stopped import is_lasting
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
 from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
+from tarry.consumer.stopping import Stopping
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
-    DataError,
     FencedError,
     OutcomeUnknown,
     TarryError,
-    TopicNotFound,
     UncertainError,
 )
 from tarry.instruments import Instruments
@@ -97,6 +97,7 @@ class Worker:
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
+        cool_down_s: seconds after which a stopped partition is tried again for the first time.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Worker:
         renewed: Callable[[TopicPartition], None],
         instruments: Instruments,
         random: Callable[[], float],
+        cool_down_s: float,
     ) -> None:
         self._standing = standing
         self._start = start
@@ -131,10 +133,12 @@ class Worker:
         self._random = random
         self._bell = Bell()
         self._routes = Routes(abc.TARGETS_MAX)
+        self._stopping = Stopping(cool_down_s, instruments=instruments, probed=self._probe)
+        self._stopped = self._stopping.machine
         self._routing = Routing(
             standing,
             self._routes,
-            held=lambda: [partition for partition in positions if partition not in self.stopped],
+            held=lambda: [partition for partition in positions if not self._stopped.holds(partition)],
             bell=self._bell,
             changed=self.kick,
             refused=self._report_refusal,
@@ -159,8 +163,12 @@ class Worker:
         self._gaps: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
-        self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
+
+    @property
+    def stopped(self) -> dict[TopicPartition, TarryError]:
+        """The stopped partitions, each with its last error."""
+        return self._stopped.errors
 
     # ------------------------------------------------------------------------------------------- control
 
@@ -173,6 +181,7 @@ class Worker:
                         tasks.start_soon(loop)
                     tasks.start_soon(self._resolving)
                     tasks.start_soon(self._routing.run)
+                    tasks.start_soon(self._stopping.run)
                     with anyio.move_on_after(HEAD_START_S):
                         await self._first_round.wait()
                         await self._routing.first_round.wait()
@@ -237,7 +246,7 @@ class Worker:
     def forget(self, partitions: Sequence[TopicPartition], kept: Callable[[Origin], bool]) -> None:
         """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
-            self.stopped.pop(partition, None)
+            self._stopped.succeeded(partition)
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
@@ -253,13 +262,13 @@ class Worker:
 
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
-        self.stopped.pop(partition, None)
+        self._stopping.succeeded(partition)
         self._gaps.pop(partition, None)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
-        self.stopped[partition] = error
+        self._stopping.halt(partition, error)
         self._void(partition)
 
     def raise_pending(self) -> None:
@@ -273,7 +282,7 @@ class Worker:
 
     def raise_dead_end(self) -> None:
         """Where every partition is stopped nothing will ever come: say so each time instead of waiting (C91)."""
-        if self.stopped and all(partition in self.stopped for partition in self._positions):
+        if self._stopped and all(partition in self._stopped for partition in self._positions):
             raise next(iter(self.stopped.values())).with_traceback(None)
 
     def _void(self, partition: TopicPartition) -> None:
@@ -299,10 +308,9 @@ class Worker:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             unresolved = self._unresolved()
-            refusal = await self._resolve_in_turn(unresolved)
+            refusal = await self._resolve_in_turn(unresolved, refusals)
             self._first_round.set()
             if refusal is not None:
-                self._report_refusal(refusal, refusals)
                 await anyio.sleep(refusals.pause())
             elif unresolved:
                 refusals.reset()
@@ -310,19 +318,19 @@ class Worker:
                 await self._bell.heard("resolving")
 
     def _unresolved(self) -> list[TopicPartition]:
-        return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
+        return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
 
-    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
+    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition], refusals: Refusals) -> TarryError | None:
         """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
         for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
-            refusal = await self._resolve(partition)
+            refusal = await self._resolve(partition, refusals)
             if refusal is not None:
                 self._postponed[partition] = max(self._postponed.values(), default=0) + 1
                 return refusal
             self._postponed.pop(partition, None)
         return None
 
-    async def _resolve(self, partition: TopicPartition) -> TarryError | None:
+    async def _resolve(self, partition: TopicPartition, refusals: Refusals) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
         place = self._positions.get(partition)
         if place is None or not place.is_open:
@@ -331,12 +339,15 @@ class Worker:
             if self._find is not None:
                 await self._find(partition)
             resolved = await self._standing.session.resolve(partition, self._start)
-        except (TopicNotFound, DataError) as error:
-            if self._positions.get(partition) is place:
-                self._stop_partition(partition, error)
         except TarryError as error:
-            return error
+            if not is_lasting(error):
+                self._report_refusal(error, refusals)
+                return error
+            if self._positions.get(partition) is place:
+                self._count_lasting(partition, error, refusals)
+            return None if partition in self._stopped else error
         else:
+            self._stopping.succeeded(partition)
             if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
                 self._began(partition, resolved.position)
                 self.kick()
@@ -400,7 +411,7 @@ class Worker:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self._commits is not None:
             return False
-        return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
+        return len(self._active()) == 1 == sum(not self._stopped.holds(partition) for partition in self._positions)
 
     async def _fetch_alone(self) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
@@ -508,6 +519,7 @@ class Worker:
             return
         if place.epoch != epoch:
             return
+        self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)
             return
@@ -568,7 +580,7 @@ class Worker:
         """It may be read, has a position and a leader, and is neither paused nor stopped."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and partition not in self.stopped and self._routes.leader(partition) is not None
+        return is_readable and not self._stopped.holds(partition) and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -586,7 +598,7 @@ class Worker:
     async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> None:
         """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
         partitions = order.plan.partitions
-        if not isinstance(error, (TopicNotFound, DataError)):
+        if not is_lasting(error):
             for partition in partitions:
                 self._fetches.drained(partition)
             demand = self._fetches.demand
@@ -597,7 +609,7 @@ class Worker:
         elif waited or len(partitions) > 1:
             await self._fetch_singly(order.plan, refusals)
         elif self._is_same(order.targets[0].partition, order.epochs[0]):
-            self._stop_partition(order.targets[0].partition, error)
+            self._count_lasting(order.targets[0].partition, error, refusals)
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
@@ -643,15 +655,26 @@ class Worker:
         what = "a request was refused" if count == 1 else f"{count} requests were refused, the last one"
         self._instruments.warn("consumer", "refused", f"{what}: {error}; asking again", error=str(error), count=count)
 
-    def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
-        self.stopped[partition] = self._errors[partition] = error
+    def _count_lasting(self, partition: TopicPartition, error: TarryError, refusals: Refusals) -> None:
+        """A refusal that asking again is not expected to cure; the reader hears of it once it stops the partition."""
+        line, _ = refusals.note(anyio.current_time())
+        if self._stopping.refused(partition, error):
+            self._errors[partition] = error
+        elif line is not None:
+            self._log_refusal(error, line)
         self._fetches.drained(partition)
         self._fetches.settled(partition)
         self._withdraw([partition])
-        self._instruments.emit("partition_stopped", partition=partition, error=str(error))
         self._watching.settle()
         self.kick()
         self._arrived()
+
+    def _probe(self, partition: TopicPartition) -> None:
+        """The cool-down of a stopped partition is over: one request goes out for it."""
+        place = self._positions.get(partition)
+        if place is not None and place.fetch_at is not None:
+            self._fetches.ready(partition)
+        self.kick()
 
 
 def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:
