@@ -1,6 +1,6 @@
-"""Stops partitions, probes them after their cool-down and says so (C109-C112).
+"""Lets partitions rest that are lastingly refused, asks about them again, and says what stops and resumes (C109-C112).
 
-Not here: what stops one, and when it is probed (`_core.stopped`); what is done to its requests (`worker`).
+Not here: what stops one, and how long it rests (`_core.stopped`); what is done to its requests (`worker`).
 """
 
 from __future__ import annotations
@@ -9,29 +9,34 @@ from collections.abc import Callable
 
 import anyio
 
-from tarry._core.stopped import Stopped
+from tarry._core.stopped import Counted, Stopped
 from tarry.errors import TarryError
 from tarry.instruments import Instruments
 from tarry.types import TopicPartition
 
 
 class Stopping:
-    """The stopped partitions of a running consumer.
+    """The refused partitions of a running consumer.
 
     Args:
-        probed: called for each partition that may be asked about once.
+        probed: called for each partition that may be asked about again.
     """
 
     def __init__(
-        self, cool_down_s: float, *, instruments: Instruments, probed: Callable[[TopicPartition], None]
+        self,
+        cool_down_s: float,
+        *,
+        instruments: Instruments,
+        random: Callable[[], float],
+        probed: Callable[[TopicPartition], None],
     ) -> None:
-        self.machine = Stopped(cool_down_s)
+        self.machine = Stopped(cool_down_s, random)
         self._instruments = instruments
         self._probed = probed
         self._changed = anyio.Event()
 
     async def run(self) -> None:
-        """Probe what is due, until cancelled."""
+        """Ask about what is due, until cancelled."""
         while True:
             with anyio.CancelScope(deadline=self.machine.next_due):
                 await self._changed.wait()
@@ -39,13 +44,13 @@ class Stopping:
             for partition in self.machine.probe(anyio.current_time()):
                 self._probed(partition)
 
-    def refused(self, partition: TopicPartition, error: TarryError) -> bool:
-        """A lasting refusal; whether the partition has just been stopped."""
-        is_new = self.machine.refused(partition, error, anyio.current_time())
-        if is_new:
+    def refused(self, partition: TopicPartition, error: TarryError) -> Counted:
+        """A lasting refusal; a stop is said here, the first refusal of a row is the caller's to tell."""
+        counted = self.machine.refused(partition, error, anyio.current_time())
+        if counted.stops:
             self._say_stopped(partition, error)
         self._changed.set()
-        return is_new
+        return counted
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop it until it is sought or owned anew."""
@@ -58,9 +63,8 @@ class Stopping:
             self._instruments.warn("consumer", "partition_resumed", f"{partition} is read again", partition=partition)
 
     def _say_stopped(self, partition: TopicPartition, error: TarryError) -> None:
-        then = (
-            "it waits for a seek" if self.machine.waits_for_seek(partition) else "it is tried again after a cool-down"
-        )
+        seconds = self.machine.cool_down(partition)
+        then = "it waits for a seek" if seconds is None else f"it is tried again in {seconds:g} s"
         self._instruments.warn(
             "consumer",
             "partition_stopped",

@@ -133,15 +133,17 @@ class Worker:
         self._random = random
         self._bell = Bell()
         self._routes = Routes(abc.TARGETS_MAX)
-        self._stopping = Stopping(cool_down_s, instruments=instruments, probed=self._probe)
+        self._stopping = Stopping(cool_down_s, instruments=instruments, random=random, probed=self._probe)
         self._stopped = self._stopping.machine
         self._routing = Routing(
             standing,
             self._routes,
-            held=lambda: [partition for partition in positions if not self._stopped.holds(partition)],
+            held=positions,
+            rests=self._stopped.holds,
             bell=self._bell,
             changed=self.kick,
             refused=self._report_refusal,
+            unknown=self._unknown,
             random=random,
         )
         self._watching = Watching(
@@ -226,6 +228,7 @@ class Worker:
 
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
+        self._fetches.is_tried = False
         self._bell.ring("fetching")
 
     def demand(self, demand: Demand | None) -> None:
@@ -237,7 +240,7 @@ class Worker:
         """A reader waits for a single message."""
         if self._commits is not None and not self._fetches.is_awaited:
             self._fetches.is_awaited = True
-            self.taken()
+            self._bell.ring("fetching")
 
     def served(self) -> None:
         """It does not any more."""
@@ -281,9 +284,12 @@ class Worker:
             raise self.failure.with_traceback(None)
 
     def raise_dead_end(self) -> None:
-        """Where every partition is stopped nothing will ever come: say so each time instead of waiting (C91)."""
-        if self._stopped and all(partition in self._stopped for partition in self._positions):
-            raise next(iter(self.stopped.values())).with_traceback(None)
+        """Where every partition is lastingly refused: say so each time instead of waiting (C91, K52)."""
+        error = self._stopped.dead_end(self._positions)
+        if error is not None:
+            self._fetches.is_tried = True
+            self._bell.ring("fetching")
+            raise error.with_traceback(None)
 
     def _void(self, partition: TopicPartition) -> None:
         self._fetches.void(partition)
@@ -344,8 +350,7 @@ class Worker:
                 self._report_refusal(error, refusals)
                 return error
             if self._positions.get(partition) is place:
-                self._count_lasting(partition, error, refusals)
-            return None if partition in self._stopped else error
+                self._count_lasting(partition, error)
         else:
             self._stopping.succeeded(partition)
             if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
@@ -384,7 +389,8 @@ class Worker:
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
-        return None if leader is None or (leader in self._lanes and self._lanes[leader].rests) else leader
+        is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
+        return leader if is_free and not self._stopped.holds(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -400,12 +406,12 @@ class Worker:
         else:
             lane.rests = True
             tasks.start_soon(self._rest, lane, lane.refusals.pause() if brought is None else lane.pacing.next())
-        self.taken()
+        self._bell.ring("fetching")
 
     async def _rest(self, lane: Lane, seconds: float) -> None:
         await self._pause("resting", seconds)
         lane.rests = False
-        self.taken()
+        self._bell.ring("fetching")
 
     def _alone(self) -> bool:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
@@ -441,7 +447,12 @@ class Worker:
     async def _fetch(
         self, order: Order, refusals: Refusals, *, min_count: int = 1, max_wait: float = 0.0
     ) -> bool | None:
-        """Send one poll and take in its reply; whether it brought anything, None when it was refused."""
+        """Send one poll and take in its reply.
+
+        Returns:
+            Whether there is no reason to wait before the next: it brought something, or what was refused rests. None
+            when the leader refused.
+        """
         plan, epochs = order.plan, order.epochs
         refusal: TarryError | None = None
         reply = abc.PollReply(())
@@ -462,8 +473,7 @@ class Worker:
         finally:
             self._fetches.landed(plan.partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
-            return None
+            return await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
         refusals.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
@@ -504,6 +514,7 @@ class Worker:
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
         """A committing fetch is back: the log counts what it brought as read."""
+        self._fetches.is_tried = False
         for target in reply.targets if self._commits is not None else ():
             self._fetches.settled(target.partition)
             place = self._positions.get(target.partition)
@@ -577,7 +588,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------- targets
 
     def _is_active(self, partition: TopicPartition) -> bool:
-        """It may be read, has a position and a leader, and is neither paused nor stopped."""
+        """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
         return is_readable and not self._stopped.holds(partition) and self._routes.leader(partition) is not None
@@ -595,8 +606,8 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- refusals
 
-    async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> None:
-        """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
+    async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> bool | None:
+        """Let rest what cannot work, tell the reader, or leave it to the next try (C23, C91); returns as `_fetch`."""
         partitions = order.plan.partitions
         if not is_lasting(error):
             for partition in partitions:
@@ -606,10 +617,12 @@ class Worker:
                 demand.over = True
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
-        elif waited or len(partitions) > 1:
-            await self._fetch_singly(order.plan, refusals)
-        elif self._is_same(order.targets[0].partition, order.epochs[0]):
-            self._count_lasting(order.targets[0].partition, error, refusals)
+            return None
+        if waited or len(partitions) > 1:
+            return await self._fetch_singly(order.plan, refusals)
+        if self._is_same(order.targets[0].partition, order.epochs[0]):
+            self._count_lasting(order.targets[0].partition, error)
+        return True
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
@@ -619,21 +632,28 @@ class Worker:
             self._fetches.drained(partition)
         self._report_refusal(error, refusals)
 
+    def _unknown(self, partition: TopicPartition, error: TarryError) -> None:
+        """Asking again is not expected to tell who leads it."""
+        if partition in self._positions:
+            self._count_lasting(partition, error)
+
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
         return place is not None and place.epoch == epoch
 
-    async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> None:
-        """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
+    async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> bool | None:
+        """A poll was refused for the sake of one of its partitions: ask for each alone, so that the right one rests.
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
         for partition in refused.partitions:
             self._fetches.ready(partition)
+        answers: list[bool | None] = []
         for partition in refused.partitions:
             plan = self._fetches.plan(1, partial(_only, partition, refused.lane))
             if plan is not None and self._is_active(partition):
-                await self._fetch(self._order(plan), refusals)
+                answers.append(await self._fetch(self._order(plan), refusals))
+        return None if None in answers else any(answers)
 
     def _report_refusal(self, error: TarryError, refusals: Refusals) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
@@ -655,22 +675,23 @@ class Worker:
         what = "a request was refused" if count == 1 else f"{count} requests were refused, the last one"
         self._instruments.warn("consumer", "refused", f"{what}: {error}; asking again", error=str(error), count=count)
 
-    def _count_lasting(self, partition: TopicPartition, error: TarryError, refusals: Refusals) -> None:
-        """A refusal that asking again is not expected to cure; the reader hears of it once it stops the partition."""
-        line, _ = refusals.note(anyio.current_time())
-        if self._stopping.refused(partition, error):
+    def _count_lasting(self, partition: TopicPartition, error: TarryError) -> None:
+        """A refusal that asking again is not expected to cure: the reader hears of the first one in a row, at once."""
+        counted = self._stopping.refused(partition, error)
+        if counted.is_first:
             self._errors[partition] = error
-        elif line is not None:
-            self._log_refusal(error, line)
+        if counted.is_first and not counted.stops:
+            self._log_refusal(error, 1)
         self._fetches.drained(partition)
-        self._fetches.settled(partition)
+        if counted.stops:
+            self._fetches.settled(partition)  # no other waits any longer for what is in doubt of it
         self._withdraw([partition])
         self._watching.settle()
         self.kick()
         self._arrived()
 
     def _probe(self, partition: TopicPartition) -> None:
-        """The cool-down of a stopped partition is over: one request goes out for it."""
+        """A partition has rested: a request goes out for it."""
         place = self._positions.get(partition)
         if place is not None and place.fetch_at is not None:
             self._fetches.ready(partition)
