@@ -93,7 +93,7 @@ class Fetches:
     """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch.
 
     `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message; `is_tried`: a read ended with
-    the error of a dead end, and nothing was handed out or answered since.
+    the error of a dead end, and no committing fetch came back since.
     """
 
     def __init__(self, *, count: int, max_bytes: int, messages_max: int, bytes_max: int) -> None:

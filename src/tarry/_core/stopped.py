@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from tarry._core.backoff import Backoff
 from tarry.errors import DataError, FeatureUnavailable, OffsetOutOfRange, TarryError, TopicNotFound
 from tarry.types import TopicPartition
 
@@ -46,13 +45,14 @@ class Counted(NamedTuple):
 
 @dataclass(slots=True)
 class Series:
-    """Lasting refusals of one partition in a row.
+    """Lasting refusals of one partition in a row; `pause` gives the seconds to rest after the next one.
 
     `cool_down_s` is None until they stop it; `due` is when it is asked about again, None while it is.
     """
 
     error: TarryError
-    pauses: Backoff
+    pause: Callable[[], float]
+    count: int = 0
     cool_down_s: float | None = None
     due: float | None = None
 
@@ -67,12 +67,12 @@ class Stopped:
 
     Args:
         cool_down_s: seconds from a stop to its first probe.
-        random: as for `Backoff`.
+        backoff: begins a series: what it returns gives the seconds to rest after each refusal (C92).
     """
 
-    def __init__(self, cool_down_s: float, random: Callable[[], float]) -> None:
+    def __init__(self, cool_down_s: float, backoff: Callable[[], Callable[[], float]]) -> None:
         self._cool_down_s = cool_down_s
-        self._random = random
+        self._backoff = backoff
         self._series: dict[TopicPartition, Series] = {}
 
     @property
@@ -111,12 +111,11 @@ class Stopped:
     def refused(self, partition: TopicPartition, error: TarryError, now: float) -> Counted:
         """A lasting refusal of this partition. What was asked before a stop, and is answered after it, adds nothing."""
         is_first = partition not in self._series
-        series = self._series.setdefault(partition, Series(error, Backoff(random=self._random)))
+        series = self._series.setdefault(partition, Series(error, self._backoff()))
         if series.due is not None:
             return Counted(is_first=False, stops=False)
-        was_stopped, series.error, pause = series.is_stopped, error, series.pauses.next()
-        is_over = series.pauses.attempts >= LASTING_MAX or isinstance(error, (TopicNotFound, OffsetOutOfRange))
-        if was_stopped or is_over:
+        was_stopped, series.error, series.count, pause = series.is_stopped, error, series.count + 1, series.pause()
+        if was_stopped or series.count >= LASTING_MAX or isinstance(error, (TopicNotFound, OffsetOutOfRange)):
             pause = series.cool_down_s = self._longer(series.cool_down_s)
         series.due = inf if isinstance(error, OffsetOutOfRange) else now + pause
         return Counted(is_first, series.is_stopped and not was_stopped)
@@ -128,7 +127,7 @@ class Stopped:
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop it until it is sought or owned anew; asking again can change nothing."""
-        self._series[partition] = Series(error, Backoff(), self._cool_down_s, inf)
+        self._series[partition] = Series(error, self._backoff(), 1, self._cool_down_s, inf)
 
     def probe(self, now: float) -> list[TopicPartition]:
         """Let a request through for each partition that is due."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import anyio
 
+from tarry._core.backoff import Backoff
 from tarry._core.stopped import Counted, Stopped
 from tarry.errors import TarryError
 from tarry.instruments import Instruments
@@ -30,7 +31,7 @@ class Stopping:
         random: Callable[[], float],
         probed: Callable[[TopicPartition], None],
     ) -> None:
-        self.machine = Stopped(cool_down_s, random)
+        self.machine = Stopped(cool_down_s, lambda: Backoff(random=random).next)
         self._instruments = instruments
         self._probed = probed
         self._changed = anyio.Event()

@@ -228,7 +228,6 @@ class Worker:
 
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
-        self._fetches.is_tried = False
         self._bell.ring("fetching")
 
     def demand(self, demand: Demand | None) -> None:
@@ -240,7 +239,7 @@ class Worker:
         """A reader waits for a single message."""
         if self._commits is not None and not self._fetches.is_awaited:
             self._fetches.is_awaited = True
-            self._bell.ring("fetching")
+            self.taken()
 
     def served(self) -> None:
         """It does not any more."""
@@ -406,12 +405,12 @@ class Worker:
         else:
             lane.rests = True
             tasks.start_soon(self._rest, lane, lane.refusals.pause() if brought is None else lane.pacing.next())
-        self._bell.ring("fetching")
+        self.taken()
 
     async def _rest(self, lane: Lane, seconds: float) -> None:
         await self._pause("resting", seconds)
         lane.rests = False
-        self._bell.ring("fetching")
+        self.taken()
 
     def _alone(self) -> bool:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
