@@ -45,7 +45,6 @@ from tests.simulation.history import (
     Span,
     Stalled,
     Stored,
-    shown,
 )
 from tests.simulation.members import TOPIC
 from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
@@ -160,6 +159,7 @@ class Books:
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
+        self.begun: dict[tuple[Run, int, int], set[int]] = defaultdict(set)
 
     def judge(self, event: Event) -> Iterator[str]:
         match event:
@@ -272,6 +272,7 @@ class Books:
             what = f"{event.partition}:{again[0]}-{again[-1]}"
             yield f"{event.run} gets {what} again, which was stored up to {account.safe}"
         account.delivered.update(event.offsets)
+        self.begun[event.run, event.partition, event.ownership].update(event.offsets)
 
     def _finished(self, event: Finished) -> None:
         for span in event.spans:
@@ -397,8 +398,8 @@ class Books:
         lost = [f"{tenure.number}:{sorted(tenure.cut)}" for tenure in tenures]
         if run is None or _loses_nothing(run):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost"
-        elif run.mode != "on_poll" and not all(tenure.cut <= _in_hand(run, tenure) for tenure in tenures):
-            yield f"{run} was cut off at {at:.4f} and {lost} are lost; in hand were {shown(run.hand + run.failed)}"
+        elif run.mode != "on_poll" and not all(tenure.cut <= self._begun(run, tenure) for tenure in tenures):
+            yield f"{run} was cut off at {at:.4f} and {lost} are lost, which the application never had"
         elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
         elif run.mode == "on_poll" and run not in self.killed:
@@ -410,8 +411,12 @@ class Books:
             if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
                 continue  # the last word was refused or not in time, which was said
             here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
-            if here - _in_hand(run, tenure):
+            if here - self._begun(run, tenure):
                 yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"
+
+    def _begun(self, run: Run, tenure: Tenure) -> set[int]:
+        """What the application got under an ownership, in hand or finished; also where its handler has failed."""
+        return self.begun[run, tenure.number, tenure.ownership]
 
 
 def _loses_nothing(run: Run) -> bool:
@@ -429,12 +434,6 @@ def _partition_of(event: Reported) -> int:
     at = event.fields["partition"]
     assert isinstance(at, TopicPartition)
     return at.partition
-
-
-def _in_hand(run: Run, tenure: Tenure) -> set[int]:
-    """What the application has begun and not finished, also where its handler has failed."""
-    spans = run.hand + run.failed
-    return {offset for span in spans if span.partition == tenure.number for offset in span.offsets}
 
 
 @checker
@@ -638,9 +637,13 @@ def _is_idle(call: Call) -> bool:
 
 @checker
 def only_the_last_word_lowers(history: History) -> Iterator[str]:
-    """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up."""
+    """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up.
+
+    And under commit-on-poll when the partition is paused, or was a moment ago.
+    """
     closing: dict[str, Run] = {}
     revoking: set[int] = set()
+    paused: dict[int, tuple[int, float]] = {}  # the ownership, and until when
     for event in history.events:
         if isinstance(event, Closing):
             closing[event.run.member] = event.run
@@ -648,9 +651,18 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             closing.pop(event.run.member, None)
         elif isinstance(event, Shared):
             revoking |= event.revoking
+            owners = {number: ownership for number, (_, ownership) in event.owners.items()}
+            paused = {number: pause for number, pause in paused.items() if owners.get(number) == pause[0]}
+        elif isinstance(event, Paused) and event.run.mode == "on_poll":
+            until = event.at + GRACE + TICK if event.goes_on else inf
+            for number, ownership in event.partitions.items():
+                paused[number] = (paused[number][0] if event.goes_on and number in paused else ownership, until)
         elif isinstance(event, Stored):
             is_lower = (-1 if event.after is None else event.after) < (event.before or 0)
-            is_excused = event.partition in revoking or any(run.mode != "disabled" for run in closing.values())
+            is_paused = event.partition in paused and event.at <= paused[event.partition][1]
+            is_excused = (
+                is_paused or event.partition in revoking or any(run.mode != "disabled" for run in closing.values())
+            )
             if is_lower and not is_excused:
                 down = f"from {event.before} to {event.after}"
                 yield f"{event.at:.4f} {event.partition} is lowered {down} while it is read"

@@ -182,8 +182,12 @@ class Commits:
 
     def final(self, partition: TopicPartition) -> Store | None:
         """What the end stores: up or down to the last finished message (C34, C62 as overruled); None: it is there."""
+        self[partition].is_over = True
+        return self.undone(partition)
+
+    def undone(self, partition: TopicPartition) -> Store | None:
+        """The same while reading goes on: what was committed and not delivered is to be fetched again (K01, K48)."""
         marks = self[partition]
-        marks.is_over = True
         target = self._rest(marks)
         if target is None and not marks.is_known:
             return None  # nothing was read of it, and nobody knows what is stored

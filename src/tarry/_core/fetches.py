@@ -17,7 +17,8 @@ bring is reserved until it lands. While others are out, or could be, it takes ha
 that a leader that does not answer leaves room for those that do.
 
 A paused partition is *set aside*: what is here of it, or still on its way, waits until it goes on, and counts for
-nothing meanwhile; nothing more is fetched of it (K48).
+nothing meanwhile; nothing more is fetched of it (K48). What was committed for it is *stranded* there: before the next
+committing fetch it is brought back and dropped, so that a hard kill does not find it beside the next batch (K01).
 
 Bounds: `messages_max`, `bytes_max`, plus one oversized record per fetch that is out; a waiting `poll` raises both to
 what it asked for.
@@ -83,10 +84,14 @@ class Doubt:
 
 @dataclass(slots=True)
 class _Aside:
-    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt."""
+    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt.
+
+    `stays`: what was committed of it cannot be brought back.
+    """
 
     buffer: deque[Segment]
     in_doubt: Doubt | None
+    stays: bool = False
 
 
 class Fetches:
@@ -271,6 +276,32 @@ class Fetches:
             self.put(segment)
         if aside.in_doubt is not None:
             self._in_doubt[partition] = aside.in_doubt
+
+    def stranded(self, is_held: Callable[[Origin], bool]) -> TopicPartition | None:
+        """A paused partition of which something `is_held` and set aside, or in doubt; None: there is none."""
+        for partition, aside in self._aside.items():
+            is_stranded = aside.in_doubt is not None or any(is_held(segment.origin) for segment in aside.buffer)
+            if is_stranded and not aside.stays:
+                return partition
+        return None
+
+    def leave(self, partition: TopicPartition) -> None:
+        """What is stranded of it cannot be brought back: it stays, and comes when the partition goes on."""
+        if partition in self._aside:
+            self._aside[partition].stays = True
+
+    def strand(self, partition: TopicPartition, is_held: Callable[[Origin], bool]) -> Position | None:
+        """What is stranded was brought back, and is dropped: from where on it has to be fetched again, if from any.
+
+        None also when the partition goes on already: then what was kept is delivered.
+        """
+        aside = self._aside.get(partition)
+        if aside is None:
+            return None
+        dropped = [segment for segment in aside.buffer if is_held(segment.origin)]
+        kept = [segment for segment in aside.buffer if not is_held(segment.origin)]
+        self._aside[partition] = _Aside(deque(kept), in_doubt=None)
+        return Position(dropped[0].first) if dropped else None
 
     def _pull(self, partition: TopicPartition) -> deque[Segment]:
         """Take out all that is buffered of a partition."""

@@ -227,6 +227,7 @@ class Consumer:
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            put_back=self._storing.put_back,
             began=self._began,
             beside=beside,
             arrived=self._arrived,
@@ -458,9 +459,7 @@ class Consumer:
             self._commits.finished(origin.partition, offset)
 
     def _is_held(self, origin: Origin) -> bool:
-        """The partition is held under the ownership and history that something was fetched under."""
-        place = self._positions.get(origin.partition)
-        return place is not None and place.ownership == origin.ownership and place.history == origin.history
+        return self._positions.holds(origin)
 
     async def _refill(self) -> Message:
         """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
@@ -799,8 +798,10 @@ class Consumer:
         """Deliver nothing more of these partitions until `resume`; the others go on (K48).
 
         The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
-        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
-        paused a read waits, and `poll` returns nothing at the end of its wait.
+        after `resume`; nothing more is fetched. (Under commit-on-poll it is committed already: the stored offset is
+        brought back before anything else is fetched, and it is fetched again after `resume`.) The pause ends with the
+        ownership of the partition. With all partitions paused a read waits, and `poll` returns nothing at the end of
+        its wait.
 
         Args:
             cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.

@@ -66,6 +66,14 @@ class Reader:
     look: Callable[[], InHand]
 
 
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """What is given up: by which session it was held, and under which ownerships; a later one has none of it."""
+
+    session: abc.Session
+    owned: Mapping[TopicPartition, Ownership]
+
+
 class Membership:
     """One member's standing in its group.
 
@@ -291,66 +299,67 @@ class Membership:
         """
         self._leaving.update(dict.fromkeys(partitions))
         held = {at: owned[at] for at in partitions if at in self._positions}
+        tenure = Tenure(self._standing.session, held)
         for partition in held:
             self._positions.close(partition)
         self._reader.cut(held)
-        self._worker.forget(list(held), self._older_than(held))
+        self._worker.forget(list(held), self._older_than(tenure))
         self._reader.interrupt()
         busy = [at for at in held if self._reader.holds(at) or self._worker.commits_now(at)]
         free = [at for at in partitions if at not in busy]
         if free:
-            self._tasks.start_soon(self._give_up, free, held)
+            self._tasks.start_soon(self._give_up, free, tenure)
         for partition in busy:
-            self._tasks.start_soon(self._drain, partition, held, anyio.current_time() + wait_s)
+            self._tasks.start_soon(self._drain, partition, tenure, anyio.current_time() + wait_s)
 
-    async def _drain(
-        self, partition: TopicPartition, held: Mapping[TopicPartition, Ownership], deadline: float
-    ) -> None:
+    async def _drain(self, partition: TopicPartition, tenure: Tenure, deadline: float) -> None:
         await self._worker.recall(partition, anyio.current_time() + self._options.drain_timeout)
-        self._worker.forget([partition], self._older_than(held))
+        self._worker.forget([partition], self._older_than(tenure))
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
-            await self._store(self._still([partition], held))
+            await self._store(self._still([partition], tenure))
         await self._reader.settled(partition, deadline)
-        await self._give_up([partition], held)
+        await self._give_up([partition], tenure)
 
-    async def _give_up(self, partitions: Sequence[TopicPartition], held: Mapping[TopicPartition, Ownership]) -> None:
+    async def _give_up(self, partitions: Sequence[TopicPartition], tenure: Tenure) -> None:
         """Hook, last store, release. The stored offset covers finished messages only (K32)."""
-        session = self._standing.session
-        mine = self._still(partitions, held)
+        mine = self._still(partitions, tenure)
         error = await self._call(self._hooks.on_revoked, mine)
-        mine = self._still(mine, held)
+        mine = self._still(mine, tenure)
         await self._store(mine)
-        self._drop(self._still(mine, held), self._older_than(held))
-        if session is self._standing.session and await self._release(session, partitions):
+        self._drop(self._still(mine, tenure), self._older_than(tenure))
+        if await self._release(partitions, tenure):
             for partition in partitions:
                 self._leaving.pop(partition, None)
             self._apply()
         if error is not None:
             self._worker.tell(error)
 
-    async def _release(self, session: abc.Session, partitions: Sequence[TopicPartition]) -> bool:
+    async def _release(self, partitions: Sequence[TopicPartition], tenure: Tenure) -> bool:
         """False when the session is over: what it knew of the assignment counts for nothing, joining is under way."""
+        if self._is_over(tenure):
+            return False
         try:
-            await insist(partial(session.release, partitions), again=may_pass)
+            await insist(partial(tenure.session.release, partitions), again=may_pass)
         except FencedError as error:
             self._instruments.emit("release_refused", partitions=tuple(partitions))
-            return not isinstance(error, NotAMember)
-        return True
+            return not (isinstance(error, NotAMember) or self._is_over(tenure))
+        return not self._is_over(tenure)  # the log may have released them, and forgotten the member right after
+
+    def _is_over(self, tenure: Tenure) -> bool:
+        return tenure.session is not self._standing.session or not self.is_member
 
     async def _store(self, partitions: Sequence[TopicPartition]) -> None:
         with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
             await self._storing.finish(partitions)
 
-    def _older_than(self, held: Mapping[TopicPartition, Ownership]) -> Callable[[Origin], bool]:
+    def _older_than(self, tenure: Tenure) -> Callable[[Origin], bool]:
         """What was kept when an earlier ownership was lost is none of this one's: no store brings it back (C36)."""
-        return lambda origin: self._keeps and origin.ownership != held.get(origin.partition)
+        return lambda origin: self._keeps and origin.ownership != tenure.owned.get(origin.partition)
 
-    def _still(
-        self, partitions: Iterable[TopicPartition], held: Mapping[TopicPartition, Ownership]
-    ) -> list[TopicPartition]:
+    def _still(self, partitions: Iterable[TopicPartition], tenure: Tenure) -> list[TopicPartition]:
         """Those that were not lost meanwhile."""
         places = ((partition, self._positions.get(partition)) for partition in partitions)
-        return [at for at, place in places if place is not None and place.ownership == held.get(at)]
+        return [at for at, place in places if place is not None and place.ownership == tenure.owned.get(at)]
 
     # ------------------------------------------------------------------------------------------- hooks
 

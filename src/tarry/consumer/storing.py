@@ -108,6 +108,15 @@ class Storing:
             if is_held():
                 self._commits.found(partition, stored)
 
+    async def put_back(self, partition: TopicPartition) -> None:
+        """Bring the stored offset back to the last finished message, while reading goes on (K01, K48).
+
+        Raises:
+            TarryError: it may be stored still as it was.
+        """
+        self._note()
+        await self._send(partition, self._while_held(partition, self._commits.undone))
+
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53).
 

@@ -33,6 +33,7 @@ from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
 from tarry._core.stopped import is_lasting
+from tarry._runtime.retry import may_pass
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
@@ -93,6 +94,7 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        put_back: brings the stored offset of a partition back to what is finished.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
@@ -110,6 +112,7 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        put_back: Callable[[TopicPartition], Awaitable[None]],
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
@@ -125,6 +128,7 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._put_back = put_back
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -363,6 +367,8 @@ class Worker:
     async def _fetching(self) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
+                if self._commits is not None:
+                    await self._put_back_stranded()
                 order = self._next_order()
                 if order is not None and self._commits is not None:
                     await self._serve(order, tasks)
@@ -385,6 +391,24 @@ class Worker:
         """A poll that goes out now."""
         self._fetches.started(plan)
         return Order(plan, self._targets(plan.partitions), [self._positions[at].epoch for at in plan.partitions])
+
+    async def _put_back_stranded(self) -> None:
+        """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
+        while (partition := self._fetches.stranded(self._positions.holds)) is not None:
+            place = self._positions[partition]
+            try:
+                await self._put_back(partition)
+            except TarryError as error:
+                self._report_refusal(error, refusals)
+                if not may_pass(error):
+                    self._fetches.leave(partition)
+                await self._pause("fetching", refusals.pause())
+                continue
+            refusals.reset()
+            again = self._fetches.strand(partition, self._positions.holds)
+            if again is not None and self._positions.get(partition) is place:
+                self._positions.fetch_again(partition, again)
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)

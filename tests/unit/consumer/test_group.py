@@ -475,6 +475,38 @@ class TestEviction:
                     assert await owns(second, 2) == {P0, P1}
             assert first.assignment == frozenset()
 
+    @rule("C21", "C30")
+    @virtual()
+    async def test_who_is_evicted_after_a_release_holds_nothing_of_before_while_it_joins_again(self) -> None:
+        """The release was applied and its answer came late: what the dead session says of the rest is not true."""
+        async with opened(2, session_timeout=0.5) as rig, rig.member(heartbeat_interval=100.0) as first:
+            rig.script.on("release", do=delay(1.0, reply=True))
+            async with rig.member(heartbeat_interval=0.1):
+                rig.script.every("open_session", do=delay(2.0))
+                await anyio.sleep(1.5)
+                assert rig.reported("evicted")
+                assert first.assignment == frozenset()
+                await owns(first, 1)
+
+    @rule("C21", "C30")
+    @virtual()
+    async def test_a_hand_over_that_outlasts_its_session_releases_nothing_of_the_next_one(self) -> None:
+        async with opened(1, session_timeout=0.5) as rig:
+            await rig.fill(P0, 3)
+            async with rig.member(commit=ON_POLL, heartbeat_interval=100.0) as consumer:
+                membership, gate = consumer._membership, anyio.Event()
+                assert membership is not None
+                await take(consumer, 2)
+                rig.script.on("store_offset", do=hold(gate))
+                membership._begin_giving_up([P0], {P0: consumer._positions[P0].ownership}, wait_s=5.0)
+                await anyio.sleep(0.7)
+                assert rig.reported("evicted")
+                await owns(consumer, 1)
+                gate.set()
+                await anyio.sleep(0.1)
+                assert not rig.calls("release")
+                assert consumer.assignment == {P0}
+
 
 class TestStoresInARebalance:
     @rule("K06", "C30")
