@@ -411,7 +411,8 @@ class Consumer:
             self._worker.raise_pending()
             if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
-            self._worker.raise_dead_end()
+            if await self._worker.left_dead_end():
+                continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -475,7 +476,8 @@ class Consumer:
                 if segment is not None:
                     self._is_interrupted = False
                     break
-                self._worker.raise_dead_end()
+                if await self._worker.left_dead_end():
+                    continue
                 self._worker.awaited()
                 await self._arrival.wait()
                 await anyio.lowlevel.checkpoint_if_cancelled()

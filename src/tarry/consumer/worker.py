@@ -57,6 +57,8 @@ TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
 HURRY_S = 0.05
 """A pause that the end of a `poll` cuts short lasts so long all the same: the poll may wait for another leader."""
+DEAD_END_S = 0.02
+"""So long a read takes at a dead end: who reads on after each error does not spin (K41), and is told in time (K52)."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
@@ -286,13 +288,21 @@ class Worker:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
-    def raise_dead_end(self) -> None:
-        """Where every partition is lastingly refused: say so each time instead of waiting (C91, K52)."""
+    async def left_dead_end(self) -> bool:
+        """Where every partition is lastingly refused each read says so, instead of waiting (C91, K52).
+
+        Returns:
+            False when there is no dead end; True when there was one and the reader has to look again.
+        """
+        if self._stopped.dead_end(self._positions) is None:
+            return False
+        self._fetches.is_tried = True
+        self._bell.ring("fetching")
+        await anyio.sleep(DEAD_END_S)
         error = self._stopped.dead_end(self._positions)
         if error is not None:
-            self._fetches.is_tried = True
-            self._bell.ring("fetching")
             raise error.with_traceback(None)
+        return True
 
     def _void(self, partition: TopicPartition) -> None:
         self._fetches.void(partition)

@@ -11,6 +11,7 @@ from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import DataError, FeatureUnavailable, NotAccepted, OffsetOutOfRange, TarryError, TopicNotFound
 from tarry.testing import Call, Operation, Rule, refuse
+from tarry.types import Message
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
 from tests.virtual import virtual
@@ -294,6 +295,38 @@ class TestBounds:
                 assert len(rig.calls("poll", "wait_ready")) <= cycles * 25
                 assert len(caplog.messages) <= cycles * 3 + 3
 
+    @rule("C110", "K41")
+    @pytest.mark.parametrize("way", ["anext", "poll"])
+    @pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.disabled()])
+    @virtual(seeds=2)
+    async def test_who_reads_on_after_each_error_does_not_spin_and_gets_what_comes(
+        self, commit: AutoCommit, way: str
+    ) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            rig.script.every("poll", do=refuse(BAD), where=by_number(lambda number: number < 9))
+            async with rig.consumer(commit=commit) as consumer:
+                with anyio.fail_after(15):  # six refusals, and cool-downs of 1, 2 and 4 s
+                    found, errors = await read_on(consumer, 3, way)
+                assert offsets(found) == [0, 1, 2]
+                assert errors < 15 / 0.02
+
+    @rule("C24")
+    @virtual()
+    async def test_a_read_that_is_cancelled_at_a_dead_end_loses_nothing(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            refusing = rig.script.every("poll", do=refuse(BAD))
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                for read in (lambda: anext(consumer), lambda: consumer.poll(count=1)):
+                    with anyio.move_on_after(0.01) as limit:
+                        await read()
+                    assert limit.cancelled_caught
+                rig.script.remove(refusing)
+                found, _ = await read_on(consumer, 3, "anext")
+                assert offsets(found) == [0, 1, 2]
+
 
 class TestNewOwnership:
     @rule("C110")
@@ -336,6 +369,18 @@ class TestNewOwnership:
                 with anyio.fail_after(1):
                     assert len(await take(consumer, 6)) == 6
                 assert consumer.health().stopped == {}
+
+
+async def read_on(consumer: Consumer, count: int, way: str) -> tuple[list[Message], int]:
+    """The next messages, and how many errors came before them, as a reader gets them who tries again at once."""
+    found: list[Message] = []
+    errors = 0
+    while len(found) < count:
+        try:
+            found += [await anext(consumer)] if way == "anext" else await consumer.poll(max_wait=0.1)
+        except DataError:
+            errors += 1
+    return found, errors
 
 
 async def stop_both(rig: Rig, consumer: Consumer, error: TarryError, *, within: float = SIX_S) -> None:
