@@ -202,15 +202,21 @@ class Commits:
         first = Offset(0) if (done := self._rest(marks)) is None else Offset(done + 1)
         return None if marks.stored is None or marks.stored < first else (first, marks.stored)
 
-    def accepted(self, store: Store, now_stored: Offset | None) -> None:
-        """The log answered a store with what it holds now. A refused one changes nothing here (C53)."""
+    def accepted(self, store: Store, now_stored: Offset | None) -> int:
+        """The log answered a store with what it holds now. A refused one changes nothing here (C53).
+
+        Returns:
+            By how many messages the stored offset went back, as far as was known.
+        """
         marks = self[store.partition]
+        before = marks.stored
         marks.hold(now_stored)
         marks.followed = max(marks.followed, store.seeks)
         if store.offset is None and store.explicit:
             marks.queued = None
             marks.explicit = marks.floor = None
         self._count(marks, store)
+        return 0 if before is None else max(0, before - (-1 if now_stored is None else now_stored))
 
     def lost(self, store: Store) -> None:
         """Nobody knows what became of a store."""

@@ -228,6 +228,7 @@ class Consumer:
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
             put_back=self._storing.put_back,
+            progress=self._storing.lanes,
             began=self._began,
             beside=beside,
             arrived=self._arrived,
@@ -333,13 +334,15 @@ class Consumer:
 
     async def _finish(self) -> dict[TopicPartition, int]:
         """Store the last word and leave; by how many messages stored offsets were brought back."""
-        rewound: dict[TopicPartition, int] = {}
         limit_s = max(self._options.drain_timeout, STORE_S_MIN)
-        with anyio.move_on_after(limit_s) as limit:
-            rewound = await self._storing.finish(list(self._positions))
-        if limit.cancelled_caught:
+        last = await self._storing.finish(list(self._positions), limit_s)
+        if last.cut_off:
             self._instruments.warn(
-                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored within {limit_s:g} s"
+                "consumer",
+                "drain_timeout",
+                f"{self._reads}: the final offsets of {', '.join(map(str, last.cut_off))} were not stored within "
+                f"{limit_s:g} s",
+                partitions=tuple(last.cut_off),
             )
         self._warn_nothing_stored()
         self._warn_lost()
@@ -348,7 +351,7 @@ class Consumer:
                 await self._standing.session.leave()
             except TarryError as error:
                 self._instruments.emit("leave_failed", error=str(error))
-        return rewound
+        return dict(last.rewound)
 
     # ------------------------------------------------------------------------------------------- reading
 

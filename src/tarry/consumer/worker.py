@@ -37,6 +37,7 @@ from tarry._runtime.retry import may_pass
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
+from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
 from tarry.consumer.stopping import Stopping
@@ -97,6 +98,7 @@ class Worker:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
         put_back: brings the stored offset of a partition back to what is finished.
+        progress: the lanes that committing fetches share with stores.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
@@ -115,6 +117,7 @@ class Worker:
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
         put_back: Callable[[TopicPartition], Awaitable[None]],
+        progress: ProgressLanes,
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
@@ -131,6 +134,7 @@ class Worker:
         self._commits = commits
         self._find = find
         self._put_back = put_back
+        self._progress = progress
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -172,6 +176,8 @@ class Worker:
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.failure: ConsumerFailed | None = None
+        if commits is not None:
+            progress.freed = self.taken
 
     @property
     def stopped(self) -> dict[TopicPartition, TarryError]:
@@ -391,7 +397,7 @@ class Worker:
 
     def _next_order(self) -> Order | None:
         if self._commits is not None:
-            plan = self._fetches.plan_committing(self._free_lane)
+            plan = self._fetches.plan_committing(self._free_to_commit)
         else:
             lanes = len(self._routes.groups)
             plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
@@ -424,6 +430,10 @@ class Worker:
         leader = self._routes.leader(partition)
         is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
         return leader if is_free and not self._stopped.holds(partition) else None
+
+    def _free_to_commit(self, partition: TopicPartition) -> str | None:
+        """Nothing of the partition is on its way that a committing fetch must not overtake (C101)."""
+        return self._free_lane(partition) if self._progress.is_free(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -528,7 +538,7 @@ class Worker:
         out = self._committing = Committing(partition)
         is_settled = False
         try:
-            with out.scope:
+            with self._progress.at_once(partition), out.scope:
                 try:
                     yield
                     is_settled = True
