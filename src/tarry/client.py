@@ -58,6 +58,7 @@ class ConsumerArguments(TypedDict, total=False):
     heartbeat_interval: float | timedelta
     hook_timeout: float | timedelta
     max_processing_time: float | timedelta
+    cool_down: float | timedelta
 
 
 def connect(

@@ -330,6 +330,7 @@ RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
     (ConsumerOptions, "heartbeat_interval", "above 0, up to 3,600", (0, HOUR + 1)),
     (ConsumerOptions, "hook_timeout", "above 0, up to 3,600", (0, HOUR + 1)),
     (ConsumerOptions, "max_processing_time", "above 0, up to 86,400", (0, DAY + 1)),
+    (ConsumerOptions, "cool_down", "0.1 to 3,600", (0, HOUR + 1)),
     (ProducerOptions, "retries", "0 to 1,000", (-1, 1001)),
     (ProducerOptions, "retry_spacing", "above 0, up to 3,600", (0, HOUR + 1)),
     (TopicOptions, "partitions", "1 to 10,000", (0, 10_001)),

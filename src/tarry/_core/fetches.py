@@ -6,7 +6,9 @@ A partition is *ready* while messages are known to be at the log, *flying* while
 has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
-satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
+satisfy it, it names one partition, and it brings no more than that reader takes (C59). A reader that was told that
+every partition is refused does not wait; one message is fetched for it all the same, or nothing would ever be asked
+again (C110). After one whose fate is unknown
 that partition comes before all others, also while nobody can be asked for it, so that a hard kill never finds two
 batches committed and not served (K01).
 
@@ -95,7 +97,8 @@ class _Aside:
 class Fetches:
     """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch.
 
-    `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message.
+    `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message; `is_tried`: a read ended with
+    the error of a dead end, and no committing fetch came back since.
     """
 
     def __init__(self, *, count: int, max_bytes: int, messages_max: int, bytes_max: int) -> None:
@@ -110,6 +113,7 @@ class Fetches:
         self._aside: dict[TopicPartition, _Aside] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
+        self.is_tried = False
         self.messages = 0
         self.size = 0
 
@@ -194,7 +198,7 @@ class Fetches:
             return None
         demand = self.demand
         if demand is None:
-            count, size = (self._count, self._max_bytes) if self.is_awaited and not self.messages else (0, 0)
+            count, size = self._single()
         elif demand.over or self.enough(demand):
             count = size = 0
         else:
@@ -203,6 +207,12 @@ class Fetches:
             return None
         doubt = self._in_doubt.get(first, Doubt(0, 0))
         return Plan((first,), max(count, doubt.count), max(size, doubt.max_bytes), lane_of(first))
+
+    def _single(self) -> tuple[int, int]:
+        """What a reader of single messages is fetched."""
+        if self.messages or not (self.is_awaited or self.is_tried):
+            return 0, 0
+        return self._count if self.is_awaited else 1, self._max_bytes
 
     def doubted(self, partition: TopicPartition, lost: Plan) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched, as far at least.

@@ -240,6 +240,7 @@ class Consumer(Generic[T]):
             renewed=self._renewed,
             instruments=self._instruments,
             random=self._random,
+            cool_down_s=self._options.cool_down,
         )
         self._state = State.OPEN
         self._seen = (0, anyio.current_time())
@@ -426,7 +427,8 @@ class Consumer(Generic[T]):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
                 continue
-            self._worker.raise_dead_end()
+            if await self._worker.left_dead_end():
+                continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -497,7 +499,8 @@ class Consumer(Generic[T]):
                 if segment is not None:
                     self._is_interrupted = False
                     break
-                self._worker.raise_dead_end()
+                if await self._worker.left_dead_end():
+                    continue
                 self._worker.awaited()
                 await self._arrival.wait()
                 await anyio.lowlevel.checkpoint_if_cancelled()

@@ -278,6 +278,18 @@ class TestCommittingFetches:
         machine.put(segment(P1, 0, [5]))
         assert machine.plan_committing() is None
 
+    @rule("C110", "C59", "K01")
+    def test_for_a_read_that_ended_at_a_dead_end_it_brings_one_message(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.is_tried = True
+        assert machine.plan_committing() == Plan((P0,), 1, 1000)
+        machine.is_awaited = True
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+        machine.is_awaited = False
+        machine.put(segment(P1, 0, [5]))
+        assert machine.plan_committing() is None
+
     @rule("C59", "C82")
     def test_one_is_out_at_a_time_and_names_the_longest_unserved_partition(self) -> None:
         machine = fetches()
