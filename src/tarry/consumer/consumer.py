@@ -256,7 +256,15 @@ class Consumer:
             name=str(self._reads),
             join=self._open_session,
             hooks=self._hooks,
-            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
+            reader=Reader(
+                self._cut_off,
+                self._holds,
+                self._settled,
+                self._interrupt,
+                self._stop_short,
+                self._arrived,
+                self._look_at_hand,
+            ),
             keeps=self._commits_on_poll,
             positions=self._positions,
             commits=self._commits,
@@ -411,8 +419,11 @@ class Consumer:
     async def _gather(self, demand: Demand) -> Batch:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
-                return self._cut(demand)
+            if not self._standing.is_in_doubt():
+                if demand.over or self._fetches.enough(demand) or self._is_interrupted:
+                    return self._cut(demand)
+            elif demand.over:
+                return Batch((), "rebalance", decode)
             self._worker.raise_dead_end()
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
@@ -473,7 +484,7 @@ class Consumer:
                 if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
-                segment = self._fetches.take()
+                segment = None if self._standing.is_in_doubt() else self._fetches.take()
                 if segment is not None:
                     self._is_interrupted = False
                     break
@@ -532,10 +543,17 @@ class Consumer:
                 await self._handle(message, handler, skips=on_error == "skip")
                 if self._is_ending():
                     break
+                if self._standing.is_in_doubt():
+                    self._stop_short()
             self._settle_hand()
         finally:
             self._is_consuming, self._stop = False, None
             watching.cancel()
+
+    def _stop_short(self) -> None:
+        """The next read takes the slow path; what is left of the list comes there."""
+        self._note()
+        self._cursor = iter(())
 
     async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
         """Whoever waits for a message looks again when `stop` is set."""
@@ -551,8 +569,7 @@ class Consumer:
         except BaseException as error:
             if not skips or not isinstance(error, Exception):
                 self._failed = self._hand
-                self._note()
-                self._cursor = iter(())
+                self._stop_short()
                 raise
             self._warn_skipped(message, error)
         origin = message.origin
