@@ -24,12 +24,14 @@ import anyio.lowlevel
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
+from tarry._core.pace import Pace
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
@@ -140,6 +142,7 @@ class Consumer(Generic[T]):
         self._typed = None if decode_value is None else Typed(decode_value)
         self._hooks = hooks
         self._instruments = instruments.part()
+        self._saying = Saying(self._instruments)
         self._traffic = Traffic()
         self._random = random
         self._state = State.NEW
@@ -153,6 +156,8 @@ class Consumer(Generic[T]):
             messages_max=options.buffer_messages or 2 * poll.count,
             bytes_max=options.buffer_bytes,
         )
+        is_paced = reads.identity.kind == "group" and commit.mode != "each_batch"  # whose lists are what was fetched
+        self._pace = Pace() if is_paced else None
         self._standing: Standing
         self._membership: Membership | None = None
         self._worker: Worker
@@ -262,7 +267,15 @@ class Consumer(Generic[T]):
             name=str(self._reads),
             join=self._open_session,
             hooks=self._hooks,
-            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
+            reader=Reader(
+                self._cut_off,
+                self._holds,
+                self._settled,
+                self._interrupt,
+                self._stop_short,
+                self._arrived,
+                self._look_at_hand,
+            ),
             keeps=self._commits_on_poll,
             positions=self._positions,
             commits=self._commits,
@@ -413,6 +426,7 @@ class Consumer(Generic[T]):
                 demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
             return await self._gather(demand)
         finally:
             self._reading = False
@@ -422,7 +436,10 @@ class Consumer(Generic[T]):
     async def _gather(self, demand: Demand) -> Batch[T]:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
+            if self._standing.is_in_doubt():
+                if demand.over:
+                    return Batch((), "rebalance", cast("Decode[T]", decode))
+            elif demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
@@ -491,11 +508,14 @@ class Consumer(Generic[T]):
         self._reading = True
         try:
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
+            if self._pace is not None:
+                self._pace.done(self._standing.now())
             while True:
                 if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
-                segment = self._fetches.take()
+                segment = None if self._standing.is_in_doubt() else self._fetches.take()
                 if segment is not None:
                     self._is_interrupted = False
                     break
@@ -507,11 +527,23 @@ class Consumer(Generic[T]):
         finally:
             self._reading = False
             self._worker.served()
-        self._load(segment)
+        self._load(self._paced(segment))
         self._worker.taken()
         self._hand = next(self._cursor)
         self._seen = (self._messages + 1, anyio.current_time())
         return self._hand
+
+    def _paced(self, segment: Segment) -> Segment:
+        """As much of a list as the reader may have before the event loop has its turn; the rest comes next (K18)."""
+        if self._pace is None:
+            return segment
+        head, rest = cut(segment, self._pace.count, segment.size, at_least=1)
+        if head is None or rest is None:
+            head = segment
+        else:
+            self._fetches.put_first(rest)
+        self._pace.gave(head.count, self._standing.now())
+        return head
 
     def _is_ending(self) -> bool:
         """Whoever waits for a single message gets none any more."""
@@ -555,10 +587,17 @@ class Consumer(Generic[T]):
                 await self._handle(message, handler, skips=on_error == "skip")
                 if self._is_ending():
                     break
+                if self._standing.is_in_doubt():
+                    self._stop_short()
             self._settle_hand()
         finally:
             self._is_consuming, self._stop = False, None
             watching.cancel()
+
+    def _stop_short(self) -> None:
+        """The next read takes the slow path; what is left of the list comes there."""
+        self._note()
+        self._cursor = iter(())
 
     async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
         """Whoever waits for a message looks again when `stop` is set."""
@@ -574,8 +613,7 @@ class Consumer(Generic[T]):
         except BaseException as error:
             if not skips or not isinstance(error, Exception):
                 self._failed = self._hand
-                self._note()
-                self._cursor = iter(())
+                self._stop_short()
                 raise
             self._warn_skipped(message, error)
         origin = message.origin
@@ -1112,21 +1150,30 @@ class Consumer(Generic[T]):
         ]
 
     async def lag(self) -> dict[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages, counted from what was delivered and what is stored."""
+        """How far each partition is behind its end, by what was delivered and by what is stored.
+
+        In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
+        """
         self._check_started()
         self._note()
         found: dict[TopicPartition, Lag] = {}
         for partition in list(self._positions):
-            end = await self._standing.session.resolve(partition, Start.end())
             place, stored = self._positions.get(partition), self._commits[partition].stored
             if place is None:
                 continue  # it left meanwhile
-            begin = end.log_start
+            position = place.next
+            upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
+            ahead = behind = await self._standing.session.resolve(partition, upcoming)
+            if unstored != upcoming:
+                behind = await self._standing.session.resolve(partition, unstored)
             found[partition] = Lag(
-                end.log_end,
-                place.next,
-                delivered=end.log_end - max(begin if place.next is None else place.next, begin),
-                stored=end.log_end - max(begin if stored is None else position_after(stored), begin),
+                ahead.log_end,
+                position,
+                delivered=ahead.log_end - max(upcoming, ahead.log_start),
+                stored=behind.log_end - max(unstored, behind.log_start),
+                delivered_s=ahead.age_s,
+                stored_s=behind.age_s,
             )
         return found
 
@@ -1155,13 +1202,12 @@ class Consumer(Generic[T]):
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
-        for origin, first, last in spans:
+        for origin, first, last in _joined(spans):
             if not self._is_held(origin) and origin not in self._given_up:
                 warn_possibly_lost(self._instruments, origin.partition, first, last)
 
     def _warn_skipped(self, message: Message[T], error: Exception) -> None:
-        self._instruments.warn(
-            "consumer",
+        self._saying.warn(
             "handler_failed",
             f"{self._reads}: the handler failed on message {message.offset} of {message.topic_partition} "
             f"({type(error).__name__}); it counts as finished, as on_error='skip' says",
@@ -1210,6 +1256,16 @@ class Consumer(Generic[T]):
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _joined(spans: Iterable[tuple[Origin, Offset, Offset]]) -> list[tuple[Origin, Offset, Offset]]:
+    """First and last message of spans, those that follow on one another as one."""
+    found: list[tuple[Origin, Offset, Offset]] = []
+    for origin, first, last in sorted(spans, key=lambda span: (span[0].partition, span[1])):
+        if found and found[-1][0] == origin and found[-1][2] + 1 == first:
+            origin, first, _ = found.pop()
+        found.append((origin, first, last))
+    return found
 
 
 def _check_cause(cause: object) -> None:
