@@ -628,9 +628,10 @@ class Worker:
 
         A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
         committing one may have stored is brought back at the end (C28, C93). A fence is part of every hand-over and the
-        membership's to deal with: the new assignment is on its way (C22).
+        membership's to deal with: the new assignment is on its way (C22). Those of two hand-overs are no series.
         """
-        line, is_overdue = refusals.note(anyio.current_time())
+        about = self._standing.session.assignment if isinstance(error, FencedError) else None
+        line, is_overdue = refusals.note(anyio.current_time(), about)
         may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
         if line is not None and (is_overdue or not isinstance(error, FencedError)):
             self._log_refusal(error, line)
