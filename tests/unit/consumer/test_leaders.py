@@ -39,6 +39,14 @@ from tests.unit.consumer.rig import places, settled, start, take
 from tests.virtual import virtual
 
 
+READ_AHEAD = pytest.mark.parametrize(
+    "commit",
+    [AutoCommit.disabled(), AutoCommit.finished(), AutoCommit.interval(1.0), AutoCommit.each_message()],
+    ids=["disabled", "finished", "interval", "each_message"],
+)
+"""Modes in which fetching needs no demand."""
+
+
 @dataclass
 class Rig:
     """A log with one topic and several leaders, and a client of it."""
@@ -432,8 +440,28 @@ class TestAccumulating:
             assert poll.outcome == "returned"
             assert len(poll.result) == 100
             assert poll.result.reason == "count"
-            requests = len(rig.calls("wait_ready", "poll"))
-            assert requests <= 16
+
+    @rule("K89")
+    @pytest.mark.parametrize("order", ["one leader after another", "any"])
+    @READ_AHEAD
+    @virtual(seeds=3)
+    async def test_a_trickle_costs_a_dozen_requests(self, commit: AutoCommit, order: str, seed: int) -> None:
+        """Asked for one at a time it were 202. In any order the last few come one by one, at three requests each."""
+        numbers = list(range(100))
+        if order == "any":
+            random.Random(seed).shuffle(numbers)
+        async with opened(100) as rig, rig.consumer(commit=commit) as consumer, anyio.create_task_group() as tasks:
+            await consumer.ready()
+            await settled()
+            rig.script.calls.clear()
+            poll = start(tasks, lambda: consumer.poll(min_count=100, max_wait=60.0))
+            for number in numbers:
+                await anyio.sleep(0.1)
+                assert poll.outcome == "running"
+                await rig.append(number)
+            await settled()
+            assert (poll.outcome, len(poll.result), poll.result.reason) == ("returned", 100, "count")
+            assert len(rig.calls("wait_ready", "poll")) <= (12 if order != "any" else 36)
 
     @rule("C91", "C92")
     @virtual()
