@@ -45,7 +45,6 @@ from tests.simulation.history import (
     Span,
     Stalled,
     Stored,
-    shown,
 )
 from tests.simulation.members import TOPIC
 from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS

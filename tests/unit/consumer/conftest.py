@@ -7,6 +7,7 @@ backend: other seeds are other orders of the same turns, and those belong to the
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -49,5 +50,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_another_seed(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
-    given = item.callspec.params
+    given: dict[str, Any] = item.callspec.params
     return given.get("log_leaders") == THREE and "virtual_run" in given and given["virtual_run"][1] > 0

@@ -160,20 +160,19 @@ class TestHealth:
             async with rig.consumer(poll=options, heartbeat_interval=0.5) as consumer:
                 await anyio.sleep(1.9)
                 assert consumer.health().ok
+                full = rig.script.every("wait_ready", do=_refuse_full, where=at(1)) if way == "refuses" else None
                 if way == "silent":
                     rig.leaders.go(1)
                 elif way == "crash":
                     rig.leaders.crash(1)
-                else:
-                    full = rig.script.every("wait_ready", do=_refuse_full, where=at(1))
                 for _ in range(20):
                     await anyio.sleep(0.1)
                 assert not consumer.health().ok
                 since = consumer.health().silent_s
                 await anyio.sleep(10)
                 assert consumer.health().silent_s == pytest.approx(since + 10)
-                if way == "refuses":
-                    rig.script.remove(full)  # pyright: ignore[reportPossiblyUnboundVariable]
+                if full is not None:
+                    rig.script.remove(full)
                 rig.leaders.come(1)
                 await anyio.sleep(4)
                 assert consumer.health().ok
