@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable,
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import anyio
@@ -400,7 +401,8 @@ class Worker:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self._commits is not None:
             return False
-        return len(self._active()) == 1 == sum(partition not in self.stopped for partition in self._positions)
+        going = list(islice((at for at in self._positions if at not in self.stopped), 2))
+        return len(going) == 1 and self._is_active(going[0])
 
     async def _fetch_alone(self) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""

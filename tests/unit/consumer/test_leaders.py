@@ -11,6 +11,7 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry._core.fetches import Demand
+from tarry.consumer.worker import Worker
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted
 from tarry.testing import (
     Call,
@@ -19,6 +20,7 @@ from tarry.testing import (
     hook,
     refuse,
 )
+from tarry.types import TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.leaders_rig import P, at, named, next_of, opened
 from tests.unit.consumer.rig import places, settled, start, take
@@ -423,32 +425,60 @@ class TestAccumulating:
 
 
 class TestCost:
+    """Requests grow with the leaders that are asked and the partitions that change, not with the partitions."""
+
     @rule("K41")
-    @pytest.mark.parametrize("partitions", [3, 100, 1000])
+    @pytest.mark.parametrize(("partitions", "leaders"), [(1, 3), (100, 3), (1000, 3), (1000, 1), (1000, 12)])
     @virtual()
-    async def test_quiet_partitions_cost_one_request_per_leader_and_wait(self, partitions: int) -> None:
-        async with opened(partitions) as rig, rig.consumer() as consumer:
+    async def test_quiet_partitions_cost_one_request_per_leader_and_wait(self, partitions: int, leaders: int) -> None:
+        async with opened(partitions, leaders) as rig, rig.consumer() as consumer:
             await consumer.ready()
             await settled()
             rig.script.calls.clear()
             await anyio.sleep(60)
-            requests = rig.calls("wait_ready", "poll", "route", "resolve")
-            assert 3 * 11 <= len(requests) <= 3 * 13
+            asked = Counter(call.arguments["leader"] for call in rig.script.calls)
+            assert len(asked) == min(partitions, leaders)
+            assert all(11 <= requests <= 13 for requests in asked.values())
 
+    @pytest.mark.parametrize("partitions", [1, 100, 1000])
     @virtual()
-    async def test_a_busy_partition_costs_requests_at_its_leader_only(self) -> None:
-        async with opened(100) as rig, rig.consumer() as consumer:
+    async def test_a_busy_partition_costs_requests_at_its_leader_only(self, partitions: int) -> None:
+        """A wait, a fetch and a new wait for each message; the others are not disturbed."""
+        async with opened(partitions) as rig, rig.consumer() as consumer:
             await consumer.ready()
             await settled()
             rig.script.calls.clear()
-            for _ in range(100):
+            for _ in range(40):
                 await rig.append(0)
                 await anext(consumer)
                 await anyio.sleep(0.6)
-            asked = Counter(call.arguments["leader"] for call in rig.calls("wait_ready", "poll"))
-            assert asked["leader-1"] <= 13
-            assert asked["leader-2"] <= 13
-            assert asked["leader-0"] <= 330
+            asked = Counter(call.arguments["leader"] for call in rig.script.calls)
+            assert asked.pop("leader-0") <= 130
+            assert all(requests <= 6 for requests in asked.values())
+
+    @virtual()
+    async def test_nor_does_the_consumer_look_at_the_partitions_of_other_leaders(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A new wait names every idle partition of its leader (C73): that is what a changed partition costs."""
+        looks = 0
+        is_active = Worker._is_active
+
+        def look(worker: Worker, partition: TopicPartition) -> bool:
+            nonlocal looks
+            looks += 1
+            return is_active(worker, partition)
+
+        monkeypatch.setattr(Worker, "_is_active", look)
+        async with opened(999) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await settled()
+            looks = 0
+            for _ in range(10):
+                await rig.append(0)
+                await anext(consumer)
+                await settled()
+            assert looks < 10 * 4 * 333
 
 
 class TestMoving:
