@@ -265,6 +265,26 @@ class TestStores:
             await reading.cancel()
             await producing.cancel()
 
+    @rule("C114")
+    @virtual(seeds=2)
+    async def test_stores_and_deletes_go_to_the_leader_of_their_partition(self) -> None:
+        async with opened(3) as rig, rig.consumer() as consumer:
+            for number in range(3):
+                await rig.append(number, 2)
+            first, *_ = sorted(await take(consumer, 6), key=lambda message: (message.partition, message.offset))
+            rig.leaders.go(0)
+            with anyio.fail_after(0.1):
+                await consumer.store_offset(P(1), 1)
+                await consumer.delete_offset(P(2))
+            for ask in consumer.store_offset(first), consumer.delete_offset(P(0)):
+                with pytest.raises(TimeoutError), anyio.fail_after(1):
+                    await ask
+            rig.leaders.move(P(0), 1)
+            with anyio.fail_after(0.1):
+                await consumer.store_offset(first)
+                await consumer.delete_offset(P(0))
+            assert (consumer.last_stored(0), consumer.last_stored(1)) == (None, 1)
+
 
 class TestFairness:
     """K73: p0 has a backlog of 100,000, p1 to p3 have 10 messages each; a poll has room for 50."""

@@ -171,7 +171,9 @@ class TestOnePartition:
             rig.script.calls.clear()
             await rig.fill(TopicPartition("b", 0), 3)
             assert offsets(await take(consumer, 3)) == [0, 1, 2]
+            await settled()
             assert rig.calls("wait_ready") == []
+            assert rig.pump.parked == 1
 
 
 class TestIdle:
