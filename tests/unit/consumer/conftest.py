@@ -36,9 +36,10 @@ def log_leaders(request: pytest.FixtureRequest) -> Generator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a case with one leader and with three."""
+    module: Any = metafunc.module
     cites = {name for mark in metafunc.definition.iter_markers("rule") for name in mark.args}
     cases = {name for name in cites if name.startswith("K")} - NOT_ABOUT_LEADERS.keys()
-    if cases and getattr(metafunc.module, "opened", None) is rig.opened:
+    if cases and getattr(module, "opened", None) is rig.opened:
         metafunc.parametrize("log_leaders", [1, THREE], ids=[pytest.HIDDEN_PARAM, "three-leaders"], indirect=True)
 
 
