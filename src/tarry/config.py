@@ -173,8 +173,7 @@ class AutoCommit(Options):
     def on_poll(cls) -> Self:
         """The log stores a batch in the step that serves it; a clean end brings back what was not finished.
 
-        No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01); and of
-        each partition that is paused the one that it kept.
+        No store costs a request, but a hard kill loses at most the one batch that was being served (C42, K01).
         """
         return cls(mode="on_poll")
 
@@ -224,6 +223,8 @@ class ConsumerOptions(Options):
     """Seconds after which `on_assigned` or `on_revoked` is cut off with a warning (K55)."""
     max_processing_time: Annotated[Seconds, Field(gt=0, le=86_400)] = 300.0
     """Seconds that a member of a group may have a message or batch in hand; then it gives the partition up (K12)."""
+    cool_down: Annotated[Seconds, Field(ge=0.1, le=3600)] = 1.0
+    """Seconds after which a stopped partition is tried again; doubled up to 60 s each time in vain (C110)."""
 
 
 class ProducerOptions(Options):

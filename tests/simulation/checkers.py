@@ -92,7 +92,6 @@ class Tenure:
         cut_at: it has ended without a last word; `ended_at`: with one.
         cut: what was stored past by then, and not done.
         is_taken: the log has given it to somebody else, or to nobody, without its release.
-        is_paused: by the application; what was committed of it stays behind while others are read.
     """
 
     number: int
@@ -107,7 +106,6 @@ class Tenure:
     cut_at: float | None = None
     cut: set[int] = field(default_factory=set[int])
     is_taken: bool = False
-    is_paused: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -181,8 +179,6 @@ class Books:
                 yield from self._released(event)
             case Answered():
                 self._answered(event)
-            case Paused():
-                self._paused(event)
             case Reported(name="drain_timeout"):
                 self.cut_short.add(self.current[event.member])
             case Closing():
@@ -302,11 +298,6 @@ class Books:
             if tenure is not None and event.sure:
                 tenure.last = max(span.last, -1 if tenure.last is None else tenure.last)
 
-    def _paused(self, event: Paused) -> None:
-        for tenure in self._held_by(event.run):
-            if tenure.number in event.partitions:
-                tenure.is_paused = not event.goes_on
-
     # -- what the log stores
 
     def _stored(self, event: Stored) -> Iterator[str]:
@@ -409,7 +400,7 @@ class Books:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost"
         elif run.mode != "on_poll" and not all(tenure.cut <= self._begun(run, tenure) for tenure in tenures):
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, which the application never had"
-        elif run.mode == "on_poll" and _is_more_than_a_batch(tenures, run.count):
+        elif run.mode == "on_poll" and sum(len(tenure.cut) for tenure in tenures) > run.count:
             yield f"{run} was cut off at {at:.4f} and {lost} are lost, more than one batch of {run.count}"
         elif run.mode == "on_poll" and run not in self.killed:
             yield from self._unsaid(run, at, tenures)
@@ -426,13 +417,6 @@ class Books:
     def _begun(self, run: Run, tenure: Tenure) -> set[int]:
         """What the application got under an ownership, in hand or finished; also where its handler has failed."""
         return self.begun[run, tenure.number, tenure.ownership]
-
-
-def _is_more_than_a_batch(tenures: Sequence[Tenure], count: int) -> bool:
-    """One batch may be lost, and one more of each partition that is paused."""
-    paused = [len(tenure.cut) for tenure in tenures if tenure.is_paused]
-    read = sum(len(tenure.cut) for tenure in tenures if not tenure.is_paused)
-    return max(read, *paused, 0) > count
 
 
 def _loses_nothing(run: Run) -> bool:
@@ -653,9 +637,13 @@ def _is_idle(call: Call) -> bool:
 
 @checker
 def only_the_last_word_lowers(history: History) -> Iterator[str]:
-    """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up."""
+    """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up.
+
+    And under commit-on-poll when the partition is paused, or was a moment ago.
+    """
     closing: dict[str, Run] = {}
     revoking: set[int] = set()
+    paused: dict[int, tuple[int, float]] = {}  # the ownership, and until when
     for event in history.events:
         if isinstance(event, Closing):
             closing[event.run.member] = event.run
@@ -663,9 +651,18 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             closing.pop(event.run.member, None)
         elif isinstance(event, Shared):
             revoking |= event.revoking
+            owners = {number: ownership for number, (_, ownership) in event.owners.items()}
+            paused = {number: pause for number, pause in paused.items() if owners.get(number) == pause[0]}
+        elif isinstance(event, Paused) and event.run.mode == "on_poll":
+            until = event.at + GRACE + TICK if event.goes_on else inf
+            for number, ownership in event.partitions.items():
+                paused[number] = (paused[number][0] if event.goes_on and number in paused else ownership, until)
         elif isinstance(event, Stored):
             is_lower = (-1 if event.after is None else event.after) < (event.before or 0)
-            is_excused = event.partition in revoking or any(run.mode != "disabled" for run in closing.values())
+            is_paused = event.partition in paused and event.at <= paused[event.partition][1]
+            is_excused = (
+                is_paused or event.partition in revoking or any(run.mode != "disabled" for run in closing.values())
+            )
             if is_lower and not is_excused:
                 down = f"from {event.before} to {event.after}"
                 yield f"{event.at:.4f} {event.partition} is lowered {down} while it is read"

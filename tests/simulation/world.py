@@ -229,8 +229,8 @@ class World:
             return not self._missing()
         if any(member.run is not None and member.run.hand for member in self.members):
             return False
-        if self.plan.mode in AT_HAND_OVER | AFTER_HANDLER:
-            return self._is_read_by_all()
+        if self.plan.mode in AT_HAND_OVER | AFTER_HANDLER or self.plan.mode == "on_poll":
+            return self._is_read_by_all()  # what a pause brought back is stored with the next fetch, or at the end
         stored = [self.stored(number) for number in range(PARTITIONS)]
         return all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
 

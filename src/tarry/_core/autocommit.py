@@ -182,8 +182,12 @@ class Commits:
 
     def final(self, partition: TopicPartition) -> Store | None:
         """What the end stores: up or down to the last finished message (C34, C62 as overruled); None: it is there."""
+        self[partition].is_over = True
+        return self.undone(partition)
+
+    def undone(self, partition: TopicPartition) -> Store | None:
+        """The same while reading goes on: what was committed and not delivered is to be fetched again (K01, K48)."""
         marks = self[partition]
-        marks.is_over = True
         target = self._rest(marks)
         if target is None and not marks.is_known:
             return None  # nothing was read of it, and nobody knows what is stored
@@ -198,15 +202,21 @@ class Commits:
         first = Offset(0) if (done := self._rest(marks)) is None else Offset(done + 1)
         return None if marks.stored is None or marks.stored < first else (first, marks.stored)
 
-    def accepted(self, store: Store, now_stored: Offset | None) -> None:
-        """The log answered a store with what it holds now. A refused one changes nothing here (C53)."""
+    def accepted(self, store: Store, now_stored: Offset | None) -> int:
+        """The log answered a store with what it holds now. A refused one changes nothing here (C53).
+
+        Returns:
+            By how many messages the stored offset went back, as far as was known.
+        """
         marks = self[store.partition]
+        before = marks.stored
         marks.hold(now_stored)
         marks.followed = max(marks.followed, store.seeks)
         if store.offset is None and store.explicit:
             marks.queued = None
             marks.explicit = marks.floor = None
         self._count(marks, store)
+        return 0 if before is None else max(0, before - (-1 if now_stored is None else now_stored))
 
     def lost(self, store: Store) -> None:
         """Nobody knows what became of a store."""

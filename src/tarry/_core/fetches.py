@@ -6,7 +6,9 @@ A partition is *ready* while messages are known to be at the log, *flying* while
 has to watch it.
 
 A committing fetch (`plan_committing`) is not read-ahead: it starts only while a reader waits and what is here does not
-satisfy it, it names one partition, and it brings no more than that reader takes (C59). After one whose fate is unknown
+satisfy it, it names one partition, and it brings no more than that reader takes (C59). A reader that was told that
+every partition is refused does not wait; one message is fetched for it all the same, or nothing would ever be asked
+again (C110). After one whose fate is unknown
 that partition comes before all others, also while nobody can be asked for it, so that a hard kill never finds two
 batches committed and not served (K01).
 
@@ -15,7 +17,8 @@ bring is reserved until it lands. While others are out, or could be, it takes ha
 that a leader that does not answer leaves room for those that do.
 
 A paused partition is *set aside*: what is here of it, or still on its way, waits until it goes on, and counts for
-nothing meanwhile; nothing more is fetched of it (K48).
+nothing meanwhile; nothing more is fetched of it (K48). What was committed for it is *stranded* there: before the next
+committing fetch it is brought back and dropped, so that a hard kill does not find it beside the next batch (K01).
 
 Bounds: `messages_max`, `bytes_max`, plus one oversized record per fetch that is out; a waiting `poll` raises both to
 what it asked for.
@@ -81,16 +84,21 @@ class Doubt:
 
 @dataclass(slots=True)
 class _Aside:
-    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt."""
+    """A paused partition: what it had buffered, and whether a committing fetch of it is in doubt.
+
+    `stays`: what was committed of it cannot be brought back.
+    """
 
     buffer: deque[Segment]
     in_doubt: Doubt | None
+    stays: bool = False
 
 
 class Fetches:
     """The read-ahead of one consumer. `count` and `max_bytes` bound one fetch.
 
-    `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message.
+    `demand` is the `poll` that waits; `is_awaited`: a reader waits for a single message; `is_tried`: a read ended with
+    the error of a dead end, and no committing fetch came back since.
     """
 
     def __init__(self, *, count: int, max_bytes: int, messages_max: int, bytes_max: int) -> None:
@@ -105,6 +113,7 @@ class Fetches:
         self._aside: dict[TopicPartition, _Aside] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
+        self.is_tried = False
         self.messages = 0
         self.size = 0
 
@@ -189,7 +198,7 @@ class Fetches:
             return None
         demand = self.demand
         if demand is None:
-            count, size = (self._count, self._max_bytes) if self.is_awaited and not self.messages else (0, 0)
+            count, size = self._single()
         elif demand.over or self.enough(demand):
             count = size = 0
         else:
@@ -198,6 +207,12 @@ class Fetches:
             return None
         doubt = self._in_doubt.get(first, Doubt(0, 0))
         return Plan((first,), max(count, doubt.count), max(size, doubt.max_bytes), lane_of(first))
+
+    def _single(self) -> tuple[int, int]:
+        """What a reader of single messages is fetched."""
+        if self.messages or not (self.is_awaited or self.is_tried):
+            return 0, 0
+        return self._count if self.is_awaited else 1, self._max_bytes
 
     def doubted(self, partition: TopicPartition, lost: Plan) -> None:
         """Nobody knows whether a committing fetch of it was applied: it is the next one to be fetched, as far at least.
@@ -261,6 +276,32 @@ class Fetches:
             self.put(segment)
         if aside.in_doubt is not None:
             self._in_doubt[partition] = aside.in_doubt
+
+    def stranded(self, is_held: Callable[[Origin], bool]) -> TopicPartition | None:
+        """A paused partition of which something `is_held` and set aside, or in doubt; None: there is none."""
+        for partition, aside in self._aside.items():
+            is_stranded = aside.in_doubt is not None or any(is_held(segment.origin) for segment in aside.buffer)
+            if is_stranded and not aside.stays:
+                return partition
+        return None
+
+    def leave(self, partition: TopicPartition) -> None:
+        """What is stranded of it cannot be brought back: it stays, and comes when the partition goes on."""
+        if partition in self._aside:
+            self._aside[partition].stays = True
+
+    def strand(self, partition: TopicPartition, is_held: Callable[[Origin], bool]) -> Position | None:
+        """What is stranded was brought back, and is dropped: from where on it has to be fetched again, if from any.
+
+        None also when the partition goes on already: then what was kept is delivered.
+        """
+        aside = self._aside.get(partition)
+        if aside is None:
+            return None
+        dropped = [segment for segment in aside.buffer if is_held(segment.origin)]
+        kept = [segment for segment in aside.buffer if not is_held(segment.origin)]
+        self._aside[partition] = _Aside(deque(kept), in_doubt=None)
+        return Position(dropped[0].first) if dropped else None
 
     def _pull(self, partition: TopicPartition) -> deque[Segment]:
         """Take out all that is buffered of a partition."""

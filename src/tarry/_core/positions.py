@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition, position_after
+from tarry.types import HistoryId, Offset, Origin, Ownership, Position, TopicPartition, position_after
 
 
 @dataclass(slots=True)
@@ -63,6 +63,11 @@ class Positions:
     def get(self, partition: TopicPartition) -> Place | None:
         """The place of a partition, None when it is not owned."""
         return self._places.get(partition)
+
+    def holds(self, origin: Origin) -> bool:
+        """The partition is held under the ownership and history that something was fetched under."""
+        place = self._places.get(origin.partition)
+        return place is not None and place.ownership == origin.ownership and place.history == origin.history
 
     def assign(self, owned: Mapping[TopicPartition, Ownership]) -> None:
         """Take over an assignment: what left is dropped, what stayed under the same ownership is kept (C29, C32)."""
@@ -146,6 +151,11 @@ class Positions:
             return None
         new_from, place.fetch_at = place.fetch_at, max(place.fetch_at, end)
         return new_from
+
+    def fetch_again(self, partition: TopicPartition, position: Position) -> None:
+        """What was fetched from `position` on was dropped before it was delivered; what is out is void."""
+        place = self._places[partition]
+        place.fetch_at, place.epoch = position, self._new_epoch()
 
     def handed(self, partition: TopicPartition, offset: Offset) -> None:
         """A message (or the last one of a batch) was handed to the application (C34)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -227,12 +227,15 @@ class Consumer:
             fetches=self._fetches,
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.identity.name is not None else None,
+            put_back=self._storing.put_back,
+            progress=self._storing.lanes,
             began=self._began,
             beside=beside,
             arrived=self._arrived,
             renewed=self._renewed,
             instruments=self._instruments,
             random=self._random,
+            cool_down_s=self._options.cool_down,
         )
         self._state = State.OPEN
         self._seen = (0, anyio.current_time())
@@ -331,13 +334,15 @@ class Consumer:
 
     async def _finish(self) -> dict[TopicPartition, int]:
         """Store the last word and leave; by how many messages stored offsets were brought back."""
-        rewound: dict[TopicPartition, int] = {}
         limit_s = max(self._options.drain_timeout, STORE_S_MIN)
-        with anyio.move_on_after(limit_s) as limit:
-            rewound = await self._storing.finish(list(self._positions))
-        if limit.cancelled_caught:
+        last = await self._storing.finish(list(self._positions), limit_s)
+        if last.cut_off:
             self._instruments.warn(
-                "consumer", "drain_timeout", f"{self._reads}: the final offsets were not stored within {limit_s:g} s"
+                "consumer",
+                "drain_timeout",
+                f"{self._reads}: the final offsets of {', '.join(map(str, last.cut_off))} were not stored within "
+                f"{limit_s:g} s",
+                partitions=tuple(last.cut_off),
             )
         self._warn_nothing_stored()
         self._warn_lost()
@@ -346,7 +351,7 @@ class Consumer:
                 await self._standing.session.leave()
             except TarryError as error:
                 self._instruments.emit("leave_failed", error=str(error))
-        return rewound
+        return dict(last.rewound)
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -409,7 +414,8 @@ class Consumer:
             self._worker.raise_pending()
             if demand.over or self._fetches.enough(demand) or self._is_interrupted:
                 return self._cut(demand)
-            self._worker.raise_dead_end()
+            if await self._worker.left_dead_end():
+                continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival.wait()
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -457,9 +463,7 @@ class Consumer:
             self._commits.finished(origin.partition, offset)
 
     def _is_held(self, origin: Origin) -> bool:
-        """The partition is held under the ownership and history that something was fetched under."""
-        place = self._positions.get(origin.partition)
-        return place is not None and place.ownership == origin.ownership and place.history == origin.history
+        return self._positions.holds(origin)
 
     async def _refill(self) -> Message:
         """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
@@ -475,7 +479,8 @@ class Consumer:
                 if segment is not None:
                     self._is_interrupted = False
                     break
-                self._worker.raise_dead_end()
+                if await self._worker.left_dead_end():
+                    continue
                 self._worker.awaited()
                 await self._arrival.wait()
                 await anyio.lowlevel.checkpoint_if_cancelled()
@@ -798,8 +803,10 @@ class Consumer:
         """Deliver nothing more of these partitions until `resume`; the others go on (K48).
 
         The message in hand may be finished. What was fetched is kept, beside the bounds of the buffer, and comes first
-        after `resume`; nothing more is fetched. The pause ends with the ownership of the partition. With all partitions
-        paused a read waits, and `poll` returns nothing at the end of its wait.
+        after `resume`; nothing more is fetched. (Under commit-on-poll it is committed already: the stored offset is
+        brought back before anything else is fetched, and it is fetched again after `resume`.) The pause ends with the
+        ownership of the partition. With all partitions paused a read waits, and `poll` returns nothing at the end of
+        its wait.
 
         Args:
             cause: why, for whoever looks at `paused`; a second pause of a partition replaces it.
@@ -970,7 +977,7 @@ class Consumer:
         stopped = dict(self._worker.stopped) if is_started else {}
         failure = self._worker.failure if is_started else self._cause
         is_member = is_started and (self._membership is None or self._membership.is_member)
-        silent_s = self._traffic.silent_s(self._asked_about()) if self._state is State.OPEN else 0.0
+        silent_s = self._traffic.silent_s(self._asked_about(stopped)) if self._state is State.OPEN else 0.0
         patience_s = 2 * self._options.heartbeat_interval
         is_open = self._state is State.OPEN and failure is None
         return Health(
@@ -985,9 +992,9 @@ class Consumer:
             last_error=failure or self._traffic.last_error,
         )
 
-    def _asked_about(self) -> Iterator[TopicPartition]:
+    def _asked_about(self, stopped: Container[TopicPartition]) -> Iterator[TopicPartition]:
         """The partitions that the log is asked about again and again: neither paused nor stopped."""
-        return (at for at in self._positions if self._positions[at].paused is None and at not in self._worker.stopped)
+        return (at for at in self._positions if self._positions[at].paused is None and at not in stopped)
 
     def _why_missing(self, stopped: Mapping[TopicPartition, TarryError]) -> dict[TopicPartition, str]:
         asking = "the log has not said yet where it begins"

@@ -114,6 +114,7 @@ class Membership:
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
         self._patience = Patience(options.max_processing_time)
+        self._store_s = max(options.drain_timeout, STORE_S_MIN)
         self._leaving: dict[TopicPartition, None] = {}
         self.is_member = True
 
@@ -325,8 +326,10 @@ class Membership:
         mine = self._still(partitions, tenure)
         error = await self._call(self._hooks.on_revoked, mine)
         mine = self._still(mine, tenure)
-        await self._store(mine)
-        self._drop(self._still(mine, tenure), self._older_than(tenure))
+        cut_off = await self._store(mine)
+        mine = self._still(mine, tenure)
+        self._warn_unstored([partition for partition in cut_off if partition in mine])
+        self._drop(mine, self._older_than(tenure))
         if await self._release(partitions, tenure):
             for partition in partitions:
                 self._leaving.pop(partition, None)
@@ -348,9 +351,26 @@ class Membership:
     def _is_over(self, tenure: Tenure) -> bool:
         return tenure.session is not self._standing.session or not self.is_member
 
-    async def _store(self, partitions: Sequence[TopicPartition]) -> None:
-        with anyio.move_on_after(max(self._options.drain_timeout, STORE_S_MIN)):
-            await self._storing.finish(partitions)
+    async def _store(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """The last stores; for which partitions they did not come through in time."""
+        last = await self._storing.finish(partitions, self._store_s)
+        return last.cut_off
+
+    def _warn_unstored(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are released though the log did not take their last store; name what is skipped for it (Q6)."""
+        if not partitions:
+            return
+        self._instruments.warn(
+            "consumer",
+            "released_unstored",
+            f"{self._name}: the last store of {', '.join(map(str, partitions))} did not come through within "
+            f"{self._store_s:g} s; what was finished behind the stored offset comes again to whoever gets them",
+            partitions=tuple(partitions),
+        )
+        for partition in partitions:
+            span = self._commits.ahead(partition)
+            if span is not None:
+                warn_possibly_lost(self._instruments, partition, *span)
 
     def _older_than(self, tenure: Tenure) -> Callable[[Origin], bool]:
         """What was kept when an earlier ownership was lost is none of this one's: no store brings it back (C36)."""

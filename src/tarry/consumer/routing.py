@@ -8,7 +8,7 @@ Not here: which routes are in doubt, and what follows from the answers (`_core.r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -16,6 +16,7 @@ import anyio
 from tarry import abc
 from tarry._core.backoff import Refusals
 from tarry._core.routes import Routes
+from tarry._core.stopped import is_lasting
 from tarry.consumer.bell import Bell
 from tarry.consumer.standing import Standing
 from tarry.errors import LogUnavailable, TarryError
@@ -33,9 +34,11 @@ class Routing:
     """Keeps `routes` up to date.
 
     Args:
-        held: the partitions of the consumer, in order, without those that are stopped.
+        held: the partitions of the consumer, in order.
+        rests: nothing may be asked about a partition now.
         changed: called when waits have to be replaced, or may begin.
         refused: told of the first lookup that failed, in the order of the partitions.
+        unknown: told of each that asking again is not expected to cure; from then on its partition rests.
     """
 
     def __init__(
@@ -43,10 +46,12 @@ class Routing:
         standing: Standing,
         routes: Routes,
         *,
-        held: Callable[[], Iterable[TopicPartition]],
+        held: Iterable[TopicPartition],
+        rests: Callable[[TopicPartition], bool],
         bell: Bell,
         changed: Callable[[], None],
         refused: Callable[[TarryError, Refusals], None],
+        unknown: Callable[[TopicPartition, TarryError], None],
         random: Callable[[], float],
     ) -> None:
         self._standing = standing
@@ -54,30 +59,40 @@ class Routing:
         self._held = held
         self._bell = bell
         self._changed = changed
+        self._rests = rests
         self._refused = refused
+        self._unknown = unknown
         self._refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
         self.first_round = anyio.Event()
 
     async def run(self) -> None:
         """Look up whatever is stale, until cancelled."""
         while True:
-            if self._routes.assign(self._held()):
+            if self._routes.assign(self._held):
                 self._changed()
-            stale = self._routes.stale()
+            stale = [partition for partition in self._routes.stale() if not self._rests(partition)]
             if not stale:
                 self.first_round.set()
                 await self._bell.heard("routing")
                 continue
-            failure = await self._look_up(stale)
+            failures = await self._look_up(stale)
             self.first_round.set()
+            failure = self._sort_out(failures)
             if failure is None:
                 self._refusals.reset()
             else:
                 self._refused(failure, self._refusals)
                 await anyio.sleep(self._refusals.pause())
 
-    async def _look_up(self, stale: Sequence[TopicPartition]) -> TarryError | None:
-        """One round; the failure of the first partition that failed, whenever that was (C88)."""
+    def _sort_out(self, failures: Mapping[TopicPartition, TarryError]) -> TarryError | None:
+        """The first failure that may pass; partitions with others rest."""
+        for partition, error in failures.items():
+            if is_lasting(error):
+                self._unknown(partition, error)
+        return next((error for error in failures.values() if not is_lasting(error)), None)
+
+    async def _look_up(self, stale: Sequence[TopicPartition]) -> dict[TopicPartition, TarryError]:
+        """One round; what failed, in the order of the partitions, whenever that was (C88)."""
         found: dict[TopicPartition, str] = {}
         failures: dict[TopicPartition, TarryError] = {}
 
@@ -95,7 +110,7 @@ class Routing:
             await side_by_side(look_up, stale, LOOKUPS_MAX)
             tasks.cancel_scope.cancel()
         self._take(found)
-        return next((failures[partition] for partition in stale if partition in failures), None)
+        return {partition: failures[partition] for partition in stale if partition in failures}
 
     async def _take_early(self, found: dict[TopicPartition, str]) -> None:
         """A lookup that hangs keeps nobody else waiting."""

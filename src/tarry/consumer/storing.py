@@ -5,7 +5,7 @@ Which offset is stored is decided by `_core.autocommit`; here requests are sent,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
@@ -14,6 +14,7 @@ from tarry._core.autocommit import Commits, Store
 from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
 from tarry._runtime.retry import may_pass
+from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.standing import Standing
 from tarry.errors import StaleAssignment, TarryError
 from tarry.instruments import Instruments
@@ -41,11 +42,25 @@ class StoreCounts:
     last_error: TarryError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """What became of the final stores.
+
+    Args:
+        rewound: by how many messages a stored offset was brought back, where it was.
+        cut_off: which should have been stored and did not come through in time.
+    """
+
+    rewound: Mapping[TopicPartition, int]
+    cut_off: Sequence[TopicPartition]
+
+
 class Storing:
     """The offsets of one consumer on their way to the log. `note` brings the marks up to date before they are read.
 
-    Requests go one at a time, and what each of them stores is decided when its turn has come: a later store never
-    overtakes an earlier one, and the last word knows the outcome of all before it.
+    The requests of a partition go one at a time, and what each of them stores is decided when its turn has come: a
+    later store never overtakes an earlier one, and the last word knows the outcome of all before it. Partitions go side
+    by side: one that is refused, or gets no answer, holds up no other one (C101).
     """
 
     def __init__(
@@ -66,18 +81,26 @@ class Storing:
         self._note = note
         self._instruments = instruments
         self._random = random
-        self._lane = anyio.Lock()
         self._queue: dict[TopicPartition, None] = {}
+        self._at_work: set[TopicPartition] = set()
         self._queued = anyio.Event()
+        self.lanes = ProgressLanes()
         self.counts = StoreCounts()
 
     async def keep_time(self) -> None:
-        """Store what the mode says, every period; a store that fails is counted and tried again with the next one."""
-        while self._period is not None:
-            await anyio.sleep(self._period)
-            self._note()
-            for partition in list(self._positions):
-                await self._try(partition, self._commits.due, f"trying again in {self._period:g} s")
+        """Store what the mode says, every period; a store that fails is counted and tried again with the next one.
+
+        Where a store is out, or waits, the next period makes up for it too.
+        """
+        if self._period is None:
+            return
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._period)
+                self._note()
+                for partition in self._positions:
+                    if self.lanes.is_free(partition) and self._commits.due(partition) is not None:
+                        tasks.start_soon(self._try, partition, self._commits.due, f"trying again in {self._period:g} s")
 
     def queue(self, partition: TopicPartition) -> None:
         """The mode has queued an offset of a partition: it is stored soon, whoever queued it goes on (C51)."""
@@ -85,13 +108,20 @@ class Storing:
         self._queued.set()
 
     async def work_off(self) -> None:
-        """Store what is queued, one partition after the other; one that is refused for now comes again, behind them."""
+        """Store what is queued; one task for each partition that has something queued."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._queued.wait()
+                self._queued = anyio.Event()
+                for partition in [at for at in self._queue if at not in self._at_work]:
+                    self._at_work.add(partition)
+                    tasks.start_soon(self._work_off, partition)
+
+    async def _work_off(self, partition: TopicPartition) -> None:
+        """Store what is queued for one partition, until nothing is; what is refused for now comes again."""
         backoff = Backoff(random=self._random)
-        while True:
-            await self._queued.wait()
-            self._queued = anyio.Event()
-            while self._queue:
-                partition = next(iter(self._queue))
+        try:
+            while partition in self._queue:
                 del self._queue[partition]
                 error = await self._try(partition, self._commits.queued, "a later store makes up for it")
                 if error is None:
@@ -99,21 +129,32 @@ class Storing:
                 elif may_pass(error):
                     self._queue.setdefault(partition)
                     await anyio.sleep(backoff.next())
+        finally:
+            self._at_work.discard(partition)
 
     async def find(self, partition: TopicPartition) -> None:
         """Read what is stored for a partition that was taken over (Q4)."""
         is_held = self._held(partition)
-        async with self._lane:
+        async with self.lanes.turn(partition):
             stored = await self._standing.session.stored_offset(partition)
             if is_held():
                 self._commits.found(partition, stored)
 
+    async def put_back(self, partition: TopicPartition) -> None:
+        """Bring the stored offset back to the last finished message, while reading goes on (K01, K48).
+
+        Raises:
+            TarryError: it may be stored still as it was.
+        """
+        self._note()
+        await self._send(partition, self._while_held(partition, self._commits.undone))
+
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53).
 
-        That it changes nothing is known only while no store is on its way: one may be lowering.
+        That it changes nothing is known only while nothing of the partition is on its way: a store may be lowering.
         """
-        if self._lane.locked() or self._commits.asked(partition, offset) is not None:
+        if not self.lanes.is_free(partition) or self._commits.asked(partition, offset) is not None:
             await self._send(
                 partition, self._while_held_or_raise(partition, lambda at: self._commits.asked(at, offset)), history
             )
@@ -122,36 +163,41 @@ class Storing:
         """Remove the stored offset (C55)."""
         await self._send(partition, self._while_held_or_raise(partition, self._commits.deleted))
 
-    async def finish(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The final stores of an automatic mode; by how many messages each was brought back, where it was.
+    async def finish(self, partitions: Sequence[TopicPartition], within_s: float) -> LastWord:
+        """The final stores of an automatic mode, side by side, for so many seconds at most.
 
-        A store that is refused for now, or whose answer is lost, is made again: the caller bounds the time. One that
-        fails for good is logged; the others go on (C67).
+        A store that is refused for now, or whose answer is lost, is made again. One that fails for good is logged; the
+        others go on (C67).
+
+        Cancellation: a store that was out may still be applied; the partition is in doubt.
         """
-        rewound: dict[TopicPartition, int] = {}
-        backoff = Backoff(random=self._random)
         pending = {partition: self._while_held(partition, self._commits.final) for partition in partitions}
-        while pending:
-            pending = {at: decide for at, decide in pending.items() if not await self._finish(at, decide, rewound)}
-            if pending:
-                await anyio.sleep(backoff.next())
-        async with self._lane:  # what is being stored by hand at this moment is let through (C66)
-            return rewound
+        rewound: dict[TopicPartition, int] = {}
 
-    async def _finish(self, partition: TopicPartition, decide: Decide, rewound: dict[TopicPartition, int]) -> bool:
-        """One final store; False when it is worth another try."""
-        before = self._commits[partition].stored
-        try:
-            store = await self._send(partition, decide)
-        except TarryError as error:
-            if may_pass(error):
-                return False
-            self._failed(partition, error, "the next start begins where it is stored now")
-            return True
-        if store is not None and before is not None:
-            back = before - (-1 if store.offset is None else store.offset)
-            rewound.update({partition: back} if back > 0 else {})
-        return True
+        async def finish(partition: TopicPartition, decide: Decide) -> None:
+            back = await self._finish(partition, decide)
+            rewound.update({partition: back} if back else {})
+            del pending[partition]
+
+        with anyio.move_on_after(within_s):
+            async with anyio.create_task_group() as tasks:
+                for partition, decide in pending.items():
+                    tasks.start_soon(finish, partition, decide)
+            for partition in partitions:  # what is being stored by hand at this moment is let through (C66)
+                await self.lanes.passed(partition)
+        return LastWord(rewound, [partition for partition, decide in pending.items() if decide(partition) is not None])
+
+    async def _finish(self, partition: TopicPartition, decide: Decide) -> int:
+        """One final store; by how many messages the offset was brought back."""
+        backoff = Backoff(random=self._random)
+        while True:
+            try:
+                return await self._send(partition, decide)
+            except TarryError as error:
+                if not may_pass(error):
+                    self._failed(partition, error, "the next start begins where it is stored now")
+                    return 0
+            await anyio.sleep(backoff.next())
 
     async def _try(self, partition: TopicPartition, decide: Decide, consequence: str) -> TarryError | None:
         """Store what the mode says; why that failed, if it did."""
@@ -176,15 +222,18 @@ class Storing:
         partition: TopicPartition,
         decide: Decide,
         history: HistoryId | None = None,
-    ) -> Store | None:
+    ) -> int:
         """Wait for the turn, decide, store. `history`: what the offset belongs to, where that is known.
 
         While it waits the partition may be lost, and even be held anew: what was to be stored belongs to the past then.
+
+        Returns:
+            By how many messages the stored offset went back.
         """
-        async with self._lane:
+        async with self.lanes.turn(partition):
             store = decide(partition)
             if store is None:
-                return None
+                return 0
             place = self._positions.get(partition)
             if place is None or (history is not None and history != place.history):
                 raise _stale(partition)
@@ -197,10 +246,10 @@ class Storing:
                 if not is_settled and self._is_held(partition, place.ownership):
                     self._commits.lost(store)
                 raise
-            if self._is_held(partition, place.ownership):  # else the marks are those of a later ownership
-                self._commits.accepted(store, stored)
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
-            return store
+            if not self._is_held(partition, place.ownership):  # the marks are those of a later ownership
+                return 0
+            return self._commits.accepted(store, stored)
 
     def _while_held(self, partition: TopicPartition, decide: Decide) -> Decide:
         """Decide only as long as the partition is held as it is now; nothing is to be done for it afterwards."""

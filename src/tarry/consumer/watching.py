@@ -22,10 +22,11 @@ from tarry import abc
 from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches
 from tarry._core.routes import Group, Routes
+from tarry._core.stopped import is_lasting
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
 from tarry.consumer.standing import Standing
-from tarry.errors import DataError, TarryError, TopicNotFound
+from tarry.errors import TarryError
 from tarry.types import TopicPartition
 
 LOG_WAIT_MAX = 30.0
@@ -207,7 +208,7 @@ class Watching:
             return error
 
     def _refused(self, group: Group, named: Sequence[TopicPartition], error: TarryError, lane: Lane) -> None:
-        if isinstance(error, (TopicNotFound, DataError)) and lane.refusals.count < REFUSALS_MAX:
+        if is_lasting(error) and lane.refusals.count < REFUSALS_MAX:
             for partition in named:
                 self._fetches.ready(partition)  # fetching finds out which of them it is
         else:

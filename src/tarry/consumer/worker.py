@@ -33,19 +33,21 @@ from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
+from tarry._core.stopped import is_lasting
+from tarry._runtime.retry import may_pass
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
+from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
+from tarry.consumer.stopping import Stopping
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
-    DataError,
     FencedError,
     OutcomeUnknown,
     TarryError,
-    TopicNotFound,
     UncertainError,
 )
 from tarry.instruments import Instruments
@@ -57,6 +59,8 @@ TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
 HURRY_S = 0.05
 """A pause that the end of a `poll` cuts short lasts so long all the same: the poll may wait for another leader."""
+DEAD_END_S = 0.02
+"""So long a read takes at a dead end: who reads on after each error does not spin (K41), and is told in time (K52)."""
 HEAD_START_S = 0.1
 """How long watching waits for the first round of starts: one wait over all partitions instead of one for each."""
 
@@ -94,10 +98,13 @@ class Worker:
     Args:
         commits: the marks that committing fetches move; None: fetches do not commit.
         find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
+        put_back: brings the stored offset of a partition back to what is finished.
+        progress: the lanes that committing fetches share with stores.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
         renewed: called when a partition turns out to be another one of the same name, before it is resolved again.
+        cool_down_s: seconds after which a stopped partition is tried again for the first time.
     """
 
     def __init__(
@@ -110,12 +117,15 @@ class Worker:
         fetches: Fetches,
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
+        put_back: Callable[[TopicPartition], Awaitable[None]],
+        progress: ProgressLanes,
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
         renewed: Callable[[TopicPartition], None],
         instruments: Instruments,
         random: Callable[[], float],
+        cool_down_s: float,
     ) -> None:
         self._standing = standing
         self._start = start
@@ -124,6 +134,8 @@ class Worker:
         self._fetches = fetches
         self._commits = commits
         self._find = find
+        self._put_back = put_back
+        self._progress = progress
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -132,13 +144,17 @@ class Worker:
         self._random = random
         self._bell = Bell()
         self._routes = Routes(abc.TARGETS_MAX)
+        self._stopping = Stopping(cool_down_s, instruments=instruments, random=random, probed=self._probe)
+        self._stopped = self._stopping.machine
         self._routing = Routing(
             standing,
             self._routes,
-            held=lambda: [partition for partition in positions if partition not in self.stopped],
+            held=positions,
+            rests=self._stopped.holds,
             bell=self._bell,
             changed=self.kick,
             refused=self._report_refusal,
+            unknown=self._unknown,
             random=random,
         )
         self._watching = Watching(
@@ -160,8 +176,14 @@ class Worker:
         self._gaps: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
-        self.stopped: dict[TopicPartition, TarryError] = {}
         self.failure: ConsumerFailed | None = None
+        if commits is not None:
+            progress.freed = self.taken
+
+    @property
+    def stopped(self) -> dict[TopicPartition, TarryError]:
+        """The stopped partitions, each with its last error."""
+        return self._stopped.errors
 
     # ------------------------------------------------------------------------------------------- control
 
@@ -174,6 +196,7 @@ class Worker:
                         tasks.start_soon(loop)
                     tasks.start_soon(self._resolving)
                     tasks.start_soon(self._routing.run)
+                    tasks.start_soon(self._stopping.run)
                     with anyio.move_on_after(HEAD_START_S):
                         await self._first_round.wait()
                         await self._routing.first_round.wait()
@@ -238,7 +261,7 @@ class Worker:
     def forget(self, partitions: Sequence[TopicPartition], kept: Callable[[Origin], bool]) -> None:
         """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
-            self.stopped.pop(partition, None)
+            self._stopped.succeeded(partition)
             self._gaps.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
@@ -254,13 +277,13 @@ class Worker:
 
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
-        self.stopped.pop(partition, None)
+        self._stopping.succeeded(partition)
         self._gaps.pop(partition, None)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
-        self.stopped[partition] = error
+        self._stopping.halt(partition, error)
         self._void(partition)
 
     def raise_pending(self) -> None:
@@ -272,10 +295,21 @@ class Worker:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
-    def raise_dead_end(self) -> None:
-        """Where every partition is stopped nothing will ever come: say so each time instead of waiting (C91)."""
-        if self.stopped and all(partition in self.stopped for partition in self._positions):
-            raise next(iter(self.stopped.values())).with_traceback(None)
+    async def left_dead_end(self) -> bool:
+        """Where every partition is lastingly refused each read says so, instead of waiting (C91, K52).
+
+        Returns:
+            False when there is no dead end; True when there was one and the reader has to look again.
+        """
+        if self._stopped.dead_end(self._positions) is None:
+            return False
+        self._fetches.is_tried = True
+        self._bell.ring("fetching")
+        await anyio.sleep(DEAD_END_S)
+        error = self._stopped.dead_end(self._positions)
+        if error is not None:
+            raise error.with_traceback(None)
+        return True
 
     def _void(self, partition: TopicPartition) -> None:
         self._fetches.void(partition)
@@ -300,10 +334,9 @@ class Worker:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             unresolved = self._unresolved()
-            refusal = await self._resolve_in_turn(unresolved)
+            refusal = await self._resolve_in_turn(unresolved, refusals)
             self._first_round.set()
             if refusal is not None:
-                self._report_refusal(refusal, refusals)
                 await anyio.sleep(refusals.pause())
             elif unresolved:
                 refusals.reset()
@@ -311,19 +344,19 @@ class Worker:
                 await self._bell.heard("resolving")
 
     def _unresolved(self) -> list[TopicPartition]:
-        return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
+        return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
 
-    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
+    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition], refusals: Refusals) -> TarryError | None:
         """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
         for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
-            refusal = await self._resolve(partition)
+            refusal = await self._resolve(partition, refusals)
             if refusal is not None:
                 self._postponed[partition] = max(self._postponed.values(), default=0) + 1
                 return refusal
             self._postponed.pop(partition, None)
         return None
 
-    async def _resolve(self, partition: TopicPartition) -> TarryError | None:
+    async def _resolve(self, partition: TopicPartition, refusals: Refusals) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
         place = self._positions.get(partition)
         if place is None or not place.is_open:
@@ -332,12 +365,14 @@ class Worker:
             if self._find is not None:
                 await self._find(partition)
             resolved = await self._standing.session.resolve(partition, self._start)
-        except (TopicNotFound, DataError) as error:
-            if self._positions.get(partition) is place:
-                self._stop_partition(partition, error)
         except TarryError as error:
-            return error
+            if not is_lasting(error):
+                self._report_refusal(error, refusals)
+                return error
+            if self._positions.get(partition) is place:
+                self._count_lasting(partition, error)
         else:
+            self._stopping.succeeded(partition)
             if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
                 self._began(partition, resolved.position)
                 self.kick()
@@ -349,6 +384,8 @@ class Worker:
     async def _fetching(self) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
+                if self._commits is not None:
+                    await self._put_back_stranded()
                 order = self._next_order()
                 if order is not None and self._commits is not None:
                     await self._serve(order, tasks)
@@ -361,7 +398,7 @@ class Worker:
 
     def _next_order(self) -> Order | None:
         if self._commits is not None:
-            plan = self._fetches.plan_committing(self._free_lane)
+            plan = self._fetches.plan_committing(self._free_to_commit)
         else:
             lanes = len(self._routes.groups)
             plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
@@ -372,9 +409,32 @@ class Worker:
         self._fetches.started(plan)
         return Order(plan, self._targets(plan.partitions), [self._positions[at].epoch for at in plan.partitions])
 
+    async def _put_back_stranded(self) -> None:
+        """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
+        while (partition := self._fetches.stranded(self._positions.holds)) is not None:
+            place = self._positions[partition]
+            try:
+                await self._put_back(partition)
+            except TarryError as error:
+                self._report_refusal(error, refusals)
+                if not may_pass(error):
+                    self._fetches.leave(partition)
+                await self._pause("fetching", refusals.pause())
+                continue
+            refusals.reset()
+            again = self._fetches.strand(partition, self._positions.holds)
+            if again is not None and self._positions.get(partition) is place:
+                self._positions.fetch_again(partition, again)
+
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
-        return None if leader is None or (leader in self._lanes and self._lanes[leader].rests) else leader
+        is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
+        return leader if is_free and not self._stopped.holds(partition) else None
+
+    def _free_to_commit(self, partition: TopicPartition) -> str | None:
+        """Nothing of the partition is on its way that a committing fetch must not overtake (C101)."""
+        return self._free_lane(partition) if self._progress.is_free(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -401,7 +461,7 @@ class Worker:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self._commits is not None:
             return False
-        going = list(islice((at for at in self._positions if at not in self.stopped), 2))
+        going = list(islice((at for at in self._positions if not self._stopped.holds(at)), 2))
         return len(going) == 1 and self._is_active(going[0])
 
     async def _fetch_alone(self) -> None:
@@ -432,7 +492,12 @@ class Worker:
     async def _fetch(
         self, order: Order, refusals: Refusals, *, min_count: int = 1, max_wait: float = 0.0
     ) -> bool | None:
-        """Send one poll and take in its reply; whether it brought anything, None when it was refused."""
+        """Send one poll and take in its reply.
+
+        Returns:
+            Whether there is no reason to wait before the next: it brought something, or what was refused rests. None
+            when the leader refused.
+        """
         plan, epochs = order.plan, order.epochs
         refusal: TarryError | None = None
         reply = abc.PollReply(())
@@ -453,8 +518,7 @@ class Worker:
         finally:
             self._fetches.landed(plan.partitions)
         if refusal is not None:
-            await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
-            return None
+            return await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
         refusals.reset()
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
@@ -476,7 +540,7 @@ class Worker:
         out = self._committing = Committing(partition)
         is_settled = False
         try:
-            with out.scope:
+            with self._progress.at_once(partition), out.scope:
                 try:
                     yield
                     is_settled = True
@@ -495,6 +559,7 @@ class Worker:
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
         """A committing fetch is back: the log counts what it brought as read."""
+        self._fetches.is_tried = False
         for target in reply.targets if self._commits is not None else ():
             self._fetches.settled(target.partition)
             place = self._positions.get(target.partition)
@@ -510,6 +575,7 @@ class Worker:
             return
         if place.epoch != epoch:
             return
+        self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)
             return
@@ -567,10 +633,10 @@ class Worker:
     # ------------------------------------------------------------------------------------------- targets
 
     def _is_active(self, partition: TopicPartition) -> bool:
-        """It may be read, has a position and a leader, and is neither paused nor stopped."""
+        """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and partition not in self.stopped and self._routes.leader(partition) is not None
+        return is_readable and not self._stopped.holds(partition) and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -585,10 +651,10 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- refusals
 
-    async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> None:
-        """Stop what cannot work, tell the reader, or leave it to the next try (C23, C91)."""
+    async def _fetch_refused(self, error: TarryError, order: Order, refusals: Refusals, *, waited: bool) -> bool | None:
+        """Let rest what cannot work, tell the reader, or leave it to the next try (C23, C91); returns as `_fetch`."""
         partitions = order.plan.partitions
-        if not isinstance(error, (TopicNotFound, DataError)):
+        if not is_lasting(error):
             for partition in partitions:
                 self._fetches.drained(partition)
             demand = self._fetches.demand
@@ -596,10 +662,12 @@ class Worker:
                 demand.over = True
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
-        elif waited or len(partitions) > 1:
-            await self._fetch_singly(order.plan, refusals)
-        elif self._is_same(order.targets[0].partition, order.epochs[0]):
-            self._stop_partition(order.targets[0].partition, error)
+            return None
+        if waited or len(partitions) > 1:
+            return await self._fetch_singly(order.plan, refusals)
+        if self._is_same(order.targets[0].partition, order.epochs[0]):
+            self._count_lasting(order.targets[0].partition, error)
+        return True
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
@@ -609,21 +677,28 @@ class Worker:
             self._fetches.drained(partition)
         self._report_refusal(error, refusals)
 
+    def _unknown(self, partition: TopicPartition, error: TarryError) -> None:
+        """Asking again is not expected to tell who leads it."""
+        if partition in self._positions:
+            self._count_lasting(partition, error)
+
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
         return place is not None and place.epoch == epoch
 
-    async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> None:
-        """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.
+    async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> bool | None:
+        """A poll was refused for the sake of one of its partitions: ask for each alone, so that the right one rests.
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
         for partition in refused.partitions:
             self._fetches.ready(partition)
+        answers: list[bool | None] = []
         for partition in refused.partitions:
             plan = self._fetches.plan(1, partial(_only, partition, refused.lane))
             if plan is not None and self._is_active(partition):
-                await self._fetch(self._order(plan), refusals)
+                answers.append(await self._fetch(self._order(plan), refusals))
+        return None if None in answers else any(answers)
 
     def _report_refusal(self, error: TarryError, refusals: Refusals) -> None:
         """Tell the reader what a retry is not expected to cure, and what several did not; the first one is counted.
@@ -646,15 +721,27 @@ class Worker:
         what = "a request was refused" if count == 1 else f"{count} requests were refused, the last one"
         self._instruments.warn("consumer", "refused", f"{what}: {error}; asking again", error=str(error), count=count)
 
-    def _stop_partition(self, partition: TopicPartition, error: TarryError) -> None:
-        self.stopped[partition] = self._errors[partition] = error
+    def _count_lasting(self, partition: TopicPartition, error: TarryError) -> None:
+        """A refusal that asking again is not expected to cure: the reader hears of the first one in a row, at once."""
+        counted = self._stopping.refused(partition, error)
+        if counted.is_first:
+            self._errors[partition] = error
+        if counted.is_first and not counted.stops:
+            self._log_refusal(error, 1)
         self._fetches.drained(partition)
-        self._fetches.settled(partition)
+        if counted.stops:
+            self._fetches.settled(partition)  # no other waits any longer for what is in doubt of it
         self._withdraw([partition])
-        self._instruments.emit("partition_stopped", partition=partition, error=str(error))
         self._watching.settle()
         self.kick()
         self._arrived()
+
+    def _probe(self, partition: TopicPartition) -> None:
+        """A partition has rested: a request goes out for it."""
+        place = self._positions.get(partition)
+        if place is not None and place.fetch_at is not None:
+            self._fetches.ready(partition)
+        self.kick()
 
 
 def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:

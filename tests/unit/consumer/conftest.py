@@ -36,16 +36,20 @@ def log_leaders(request: pytest.FixtureRequest) -> Generator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a case with one leader and with three."""
-    module: Any = metafunc.module
     cites = {name for mark in metafunc.definition.iter_markers("rule") for name in mark.args}
     cases = {name for name in cites if name.startswith("K")} - NOT_ABOUT_LEADERS.keys()
-    if cases and getattr(module, "opened", None) is rig.opened:
+    if cases and _opens_by_the_rig(metafunc):
         metafunc.parametrize("log_leaders", [1, THREE], ids=[pytest.HIDDEN_PARAM, "three-leaders"], indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the runs with three leaders, keep the first on each backend."""
     items[:] = [item for item in items if not _is_another_seed(item)]
+
+
+def _opens_by_the_rig(metafunc: Any) -> bool:
+    """`metafunc` is one of pytest, whose `module` has no type."""
+    return getattr(metafunc.module, "opened", None) is rig.opened
 
 
 def _is_another_seed(item: pytest.Item) -> bool:

@@ -16,6 +16,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import (
     CapacityExceeded,
     ConfigError,
+    LogBusy,
     LogUnavailable,
     NotAccepted,
     StaleAssignment,
@@ -432,6 +433,26 @@ class TestEviction:
             await consumer.shutdown()
             assert [(event["first"], event["last"]) for event in rig.reported("possibly_lost")] == [(1, 4)]
 
+    @rule("C21")
+    @virtual(seeds=3)
+    async def test_who_was_evicted_while_it_gave_a_partition_up_releases_nothing(self) -> None:
+        """The session that the partition was asked back from is over, and there is no other one yet."""
+        async with opened(2, session_timeout=2.0) as rig:
+            await rig.fill(P0, 1)
+            await rig.fill(P1, 1)
+            async with rig.member(heartbeat_interval=1e3) as first:
+                assert len(await first.poll(min_count=2)) == 2
+                second = await rig.member(heartbeat_interval=0.5).__aenter__()
+                assert len(first.assignment) == 2  # its batch is in hand
+                away = rig.script.every("open_session", do=refuse(LogBusy("locked")))
+                await anyio.sleep(8.0)
+                assert rig.reported("evicted")
+                assert await owns(second, 2) == {P0, P1}
+                assert rig.calls("release") == []
+                rig.script.remove(away)
+                await owns(first, 1)
+                await second.shutdown()
+
     @rule("I7")
     @virtual(seeds=2)
     async def test_a_store_that_comes_back_under_a_later_ownership_says_nothing_about_it(self) -> None:
@@ -526,7 +547,7 @@ class TestStoresInARebalance:
                 start(tasks, partial(consumer.store_offset, first))
                 await settled()
                 by_hand = start(tasks, partial(consumer.store_offset, second))
-                final = start(tasks, partial(storing.finish, [P0]))
+                final = start(tasks, partial(storing.finish, [P0], 5.0))
                 await settled()
                 membership._lose([P0])
                 membership._hold({P0: Ownership(7)})

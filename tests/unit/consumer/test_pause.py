@@ -10,8 +10,8 @@ import pytest
 
 from tarry import AutoCommit, PollOptions, StaleAssignment
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigTypeError
-from tarry.testing import delay
+from tarry.errors import ConfigTypeError, FeatureUnavailable, NotAccepted
+from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, offsets, opened, owns, settled, start, take
@@ -191,3 +191,80 @@ async def test_a_partition_that_goes_on_before_it_has_a_position_is_not_fetched_
             assert rig.calls("poll") == []
             await anyio.sleep(8.0)
             assert of(reading.result, 1) == list(range(5))
+
+
+@rule("K01", "K48")
+@virtual(seeds=2)
+async def test_what_was_committed_of_a_paused_partition_is_brought_back_before_the_next_batch() -> None:
+    """Or a hard kill would lose both."""
+    async with opened(2) as rig:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
+            await take(consumer, 3)
+            assert rig.stored(P0) == 7
+            consumer.pause(0, cause="full")
+            await rig.fill(P1, 4)
+            assert (await anext(consumer)).topic_partition == P1
+            assert rig.stored(P0) in (1, 2)
+            assert rig.stored(P1) == 3
+            late = [call.operation for call in rig.script.calls if call.operation in ("poll", "store_offset")]
+            assert late == ["poll", "store_offset", "poll"]
+            consumer.resume(0)
+            rest = await take(consumer, 10)
+            assert of(rest, 0) == list(range(3, 10))
+
+
+@rule("K01", "K48", "C91")
+@virtual(seeds=2)
+async def test_while_it_cannot_be_brought_back_nothing_more_is_committed() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
+            await take(consumer, 3)
+            refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+            consumer.pause(0, cause="full")
+            await rig.fill(P1, 4)
+            with anyio.move_on_after(2.0):
+                await anext(consumer)
+                pytest.fail("a second batch was committed")
+            assert rig.stored(P1) is None
+            assert 3 <= len(rig.calls("store_offset")) <= 40
+            rig.script.remove(refused)
+            assert (await anext(consumer)).topic_partition == P1
+            assert rig.stored(P0) == 2
+
+
+@rule("K48")
+@virtual(seeds=2)
+async def test_what_can_never_be_brought_back_stays_and_the_reader_is_told() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
+            await take(consumer, 3)
+            rig.script.on("store_offset", do=refuse(FeatureUnavailable("read only")))
+            consumer.pause(0, cause="full")
+            await rig.fill(P1, 4)
+            with pytest.raises(FeatureUnavailable):
+                await anext(consumer)
+            assert (await anext(consumer)).topic_partition == P1
+            consumer.resume(0)
+            assert of(await take(consumer, 10), 0) == list(range(3, 10))
+
+
+@rule("K48", "C61")
+@virtual(seeds=2)
+async def test_a_committing_fetch_of_unknown_fate_is_brought_back_too() -> None:
+    async with opened(2) as rig, anyio.create_task_group() as tasks:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=4)) as consumer:
+            rig.script.on("poll", nth=2, do=lose_reply(after=0.5))
+            reading = start(tasks, partial(take, consumer, 14))
+            await anyio.sleep(0.2)
+            consumer.pause(0, cause="full")
+            await rig.fill(P1, 4)
+            await anyio.sleep(20.0)
+            assert (rig.stored(P0), rig.stored(P1)) == (3, 3)
+            consumer.resume(0)
+            await anyio.sleep(5.0)
+            assert of(reading.result, 0) == list(range(10))
+            assert of(reading.result[4:8], 1) == list(range(4))

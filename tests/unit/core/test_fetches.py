@@ -41,6 +41,14 @@ def spans(segments: Sequence[Segment]) -> list[tuple[int, int, int]]:
     return [(part.origin.partition.partition, part.first, part.last) for part in segments]
 
 
+def everything(_: Origin) -> bool:
+    return True
+
+
+def nothing(_: Origin) -> bool:
+    return False
+
+
 def taken(machine: Fetches) -> list[tuple[int, int, int]]:
     found: list[Segment] = []
     while (part := machine.take()) is not None:
@@ -261,6 +269,18 @@ class TestCommittingFetches:
         machine.put(segment(P1, 0, [5]))
         assert machine.plan_committing() is None
 
+    @rule("C110", "C59", "K01")
+    def test_for_a_read_that_ended_at_a_dead_end_it_brings_one_message(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        machine.is_tried = True
+        assert machine.plan_committing() == Plan((P0,), 1, 1000)
+        machine.is_awaited = True
+        assert machine.plan_committing() == Plan((P0,), 10, 1000)
+        machine.is_awaited = False
+        machine.put(segment(P1, 0, [5]))
+        assert machine.plan_committing() is None
+
     @rule("C59", "C82")
     def test_one_is_out_at_a_time_and_names_the_longest_unserved_partition(self) -> None:
         machine = fetches()
@@ -471,6 +491,39 @@ class TestPausing:
         assert machine.plan_committing() == Plan((P0,), 10, 1000)
 
     @rule("K48", "C33")
+    def test_what_was_committed_and_set_aside_is_dropped_once_it_was_brought_back(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 3, [1, 1]))
+        machine.put(segment(P0, 5, [1]))
+        assert machine.stranded(everything) is None
+        machine.set_aside(P0)
+        assert machine.stranded(everything) == P0
+        assert machine.stranded(nothing) is None
+        assert machine.strand(P0, nothing) is None
+        assert machine.strand(P0, everything) == 3
+        assert machine.stranded(everything) is None
+        assert machine.segments == []
+        machine.bring_back(P0)
+        assert machine.strand(P0, everything) is None
+
+    def test_a_doubt_that_is_set_aside_is_stranded_too(self) -> None:
+        machine = fetches()
+        machine.set_aside(P0)
+        machine.doubted(P0, Plan((P0,), 2, 10))
+        assert machine.stranded(everything) == P0
+        assert machine.strand(P0, everything) is None
+        assert machine.stranded(everything) is None
+
+    def test_what_cannot_be_brought_back_stays(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 3, [1]))
+        machine.set_aside(P0)
+        machine.leave(P0)
+        machine.leave(P1)
+        assert machine.stranded(everything) is None
+        machine.bring_back(P0)
+        assert [part.first for part in machine.segments] == [3]
+
     def test_a_seek_drops_what_is_set_aside_and_the_pause_goes_on(self) -> None:
         machine = fetches()
         machine.set_aside(P0)

@@ -194,7 +194,7 @@ class GroupMachine(RuleBasedStateMachine):
         known = {key: place for key, place in self.partitions.items() if place.topic == topic}
         kept = known if number >= len(known) else {}
         come = range(len(kept), number)
-        new = {HistoryId(self.ids + 1 + index): TopicPartition(topic, index) for index in come}
+        new = {HistoryId(self.ids + 1 + place): TopicPartition(topic, index) for place, index in enumerate(come)}
         self.ids += len(come)
         others = {key: place for key, place in self.partitions.items() if place.topic != topic}
 

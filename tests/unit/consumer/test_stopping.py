@@ -1,0 +1,395 @@
+"""Partitions that the log lastingly refuses are stopped, and go on by themselves (C109-C112)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from tarry import AutoCommit, PollOptions
+from tarry.consumer.consumer import Consumer
+from tarry.errors import DataError, FeatureUnavailable, NotAccepted, OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.testing import Call, Operation, Rule, refuse
+from tarry.types import Message
+from tests.marks import rule
+from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
+from tests.virtual import virtual
+
+BAD = DataError("cannot be read")
+BEYOND = OffsetOutOfRange("beyond", asked=9, log_start=0, log_end=3)
+SIX_S = 1.6
+"""Six refusals in a row take less: the five pauses between them are 1.55 s at most."""
+
+
+def names_p0(call: Call) -> bool:
+    return P0 in [target.partition for target in call.arguments["targets"]]
+
+
+def by_number(is_refused: Callable[[int], bool]) -> Callable[[Call], bool]:
+    """Polls that name partition 0, by number; counted are immediate ones of it alone, whose refusal is its own."""
+    seen = 0
+
+    def chosen(call: Call) -> bool:
+        nonlocal seen
+        if not names_p0(call):
+            return False
+        if call.arguments["max_wait"] == 0 and len(call.arguments["targets"]) == 1:
+            seen += 1
+            return is_refused(seen)
+        return is_refused(seen + 1)
+
+    return chosen
+
+
+def refuse_all(rig: Rig, error: TarryError) -> list[Rule]:
+    return [rig.script.every(operation, do=refuse(error)) for operation in ("wait_ready", "poll")]
+
+
+class TestStopping:
+    @rule("C109", "C111")
+    @pytest.mark.parametrize("partitions", [1, 2])
+    @virtual()
+    async def test_five_refusals_are_told_once_at_once_and_stop_nothing(
+        self, partitions: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened(partitions) as rig:
+            await rig.fill(P0, 3)
+            rig.script.every("poll", do=refuse(BAD), where=by_number(lambda number: number < 6))
+            async with rig.consumer() as consumer:
+                with pytest.raises(DataError), anyio.fail_after(0.1):
+                    await anext(consumer)
+                await anyio.sleep(SIX_S)
+                assert offsets(await take(consumer, 3)) == [0, 1, 2]
+                assert not rig.reported("partition_stopped")
+            assert caplog.messages.count("a request was refused: cannot be read; asking again") == 1
+
+    @rule("C109", "K52")
+    @pytest.mark.parametrize("error", [BAD, FeatureUnavailable("not here"), TopicNotFound("gone")])
+    @pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.finished()])
+    @virtual(seeds=2)
+    async def test_who_waits_is_told_at_once_and_where_nothing_else_is_read_each_time(
+        self, commit: AutoCommit, error: TarryError
+    ) -> None:
+        """An error that no repeat is expected to cure is no reason to let anybody wait (C91)."""
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            refusing = refuse_all(rig, error)
+            async with rig.consumer(commit=commit) as consumer:
+                await consumer.ready()
+                before = anyio.current_time()
+                for _ in range(5):
+                    with pytest.raises(type(error)):
+                        await anext(consumer)
+                    with pytest.raises(type(error)):
+                        await consumer.poll()
+                assert anyio.current_time() - before < 0.25
+                await anyio.sleep(SIX_S * 2)
+                assert consumer.health().stopped.keys() == {P0, P1}
+                for _ in range(5):
+                    with pytest.raises(type(error)):
+                        await consumer.poll()
+                for scripted in refusing:
+                    rig.script.remove(scripted)
+                await anyio.sleep(5)
+                assert len(await take(consumer, 6)) == 6
+                assert consumer.health().ok
+
+    @rule("C109", "C111")
+    @virtual(seeds=2)
+    async def test_a_stop_is_one_error_one_event_and_no_harm_to_the_others(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            rig.script.every("poll", do=refuse(BAD), where=names_p0)
+            async with rig.consumer() as consumer:
+                found = await items(consumer, 4)
+                assert [item for item in found if isinstance(item, DataError)] == [BAD]
+                await anyio.sleep(SIX_S)
+                assert consumer.health().stopped == {P0: BAD}
+                await anyio.sleep(200)
+                await rig.fill(P1, 2)
+                with anyio.fail_after(1):
+                    assert places(await take(consumer, 2)) == [(1, 3), (1, 4)]
+            (event,) = rig.reported("partition_stopped")
+            assert event == {"partition": P0, "error": "cannot be read"}
+            assert sum("t[0] is stopped: cannot be read" in line for line in caplog.messages) == 1
+
+    @rule("C110", "C111")
+    @pytest.mark.parametrize("partitions", [1, 2])
+    @virtual(seeds=2)
+    async def test_it_goes_on_by_itself(self, partitions: int, caplog: pytest.LogCaptureFixture) -> None:
+        async with opened(partitions) as rig:
+            await rig.fill(P0, 3)
+            refusing = rig.script.every("poll", do=refuse(BAD), where=names_p0)
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                assert consumer.health().stopped == {P0: BAD}
+                rig.script.remove(refusing)
+                await anyio.sleep(1.1)
+                assert offsets(await take(consumer, 3)) == [0, 1, 2]
+                assert consumer.health().ok
+            assert rig.reported("partition_resumed") == [{"partition": P0}]
+            assert "t[0] is read again" in caplog.messages
+
+    @rule("C110")
+    @virtual()
+    async def test_one_probe_goes_out_after_each_cool_down(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            polls = rig.script.every("poll", do=refuse(BAD))
+            async with rig.consumer(cool_down=10.0) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                hits = polls.hits
+                for seconds in (10, 20, 40, 60, 60):
+                    await anyio.sleep(seconds - SIX_S)
+                    assert polls.hits == hits
+                    await anyio.sleep(SIX_S)
+                    hits += 1
+                    assert polls.hits == hits
+
+    @rule("C110")
+    @virtual(seeds=2)
+    async def test_an_empty_topic_that_comes_back_is_found_again(self) -> None:
+        async with opened({T: 1, "other": 1}) as rig, rig.consumer(T, "other") as consumer:
+            await consumer.ready()
+            await rig.log.delete_topic(T)
+            (error,) = await items(consumer, 1)
+            assert isinstance(error, TopicNotFound)
+            await rig.client.create_topic(T)
+            await rig.fill(P0, 2)
+            with anyio.fail_after(3):
+                assert offsets(await take(consumer, 2)) == [0, 1]
+            assert consumer.health().ok
+
+    @rule("C110")
+    @virtual()
+    async def test_a_seek_resumes_at_once(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            refusing = rig.script.every("poll", do=refuse(BAD))
+            async with rig.consumer(cool_down=3600.0) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                rig.script.remove(refusing)
+                await consumer.seek(0, 1)
+                with anyio.fail_after(1):
+                    assert offsets(await take(consumer, 2)) == [1, 2]
+                assert rig.reported("partition_resumed") == [{"partition": P0}]
+
+    @rule("C112")
+    @pytest.mark.parametrize("operation", ["poll", "resolve", "route"])
+    @virtual()
+    async def test_what_passes_stops_nothing(self, operation: Operation) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            refusing = rig.script.every(operation, do=refuse(NotAccepted("not here")))
+            async with rig.consumer() as consumer:
+                await anyio.sleep(60)
+                rig.script.remove(refusing)
+                assert consumer.health().stopped == {}
+                assert NotAccepted in {type(item) for item in await items(consumer, 4)}
+                assert not rig.reported("partition_stopped")
+
+    @rule("C109")
+    @virtual()
+    async def test_a_start_that_is_lastingly_refused_stops_its_partition_after_six(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            asked = rig.script.every("resolve", do=refuse(BAD))
+            async with rig.consumer(cool_down=5.0) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                assert asked.hits == 6
+                assert consumer.health().stopped == {P0: BAD}
+                rig.script.remove(asked)
+                await anyio.sleep(5.1)
+                assert offsets(await take(consumer, 3)) == [0, 1, 2]
+
+
+class TestCommitOnPoll:
+    @rule("C110", "C59", "K01")
+    @pytest.mark.parametrize("way", ["anext", "poll"])
+    @virtual(seeds=2)
+    async def test_where_every_read_raises_one_message_is_asked_for_all_the_same(self, way: str) -> None:
+        """No reader waits, and without a request nothing would ever resume; a hard kill costs that message at most."""
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            refusing = refuse_all(rig, BAD)
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                for _ in range(2):
+                    with pytest.raises(DataError):
+                        await (anext(consumer) if way == "anext" else consumer.poll())
+                await anyio.sleep(SIX_S)
+                assert consumer.health().stopped == {P0: BAD}
+                for scripted in refusing:
+                    rig.script.remove(scripted)
+                await anyio.sleep(5)
+                assert consumer.health().ok
+                assert rig.stored(P0) == 0
+                assert offsets(await take(consumer, 10)) == list(range(10))
+
+    @rule("C59", "K01")
+    @virtual(seeds=2)
+    async def test_what_a_dead_end_asked_for_is_all_once_something_was_handed_out(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            refusing = refuse_all(rig, BAD)
+            async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=2)) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                for scripted in refusing:
+                    rig.script.remove(scripted)
+                with pytest.raises(DataError):
+                    await anext(consumer)
+                await anyio.sleep(5)
+                assert (await anext(consumer)).offset == 0
+                await anyio.sleep(5)
+                assert rig.stored(P0) == 0
+                assert (await anext(consumer)).offset == 1
+                await anyio.sleep(5)
+                assert rig.stored(P0) == 2
+
+
+class TestLookups:
+    @rule("C109", "C110", "C111")
+    @virtual(seeds=2)
+    async def test_a_partition_of_which_nobody_knows_the_leader_is_stopped_and_looked_up_again(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            lookups = rig.script.every(
+                "route", do=refuse(TopicNotFound("gone")), where=lambda call: call.arguments["partition"] == P0
+            )
+            async with rig.consumer() as consumer:
+                found = await items(consumer, 4)
+                assert [type(item) for item in found].count(TopicNotFound) == 1
+                await anyio.sleep(200)
+                await rig.fill(P1, 2)
+                with anyio.fail_after(1):
+                    assert places(await take(consumer, 2)) == [(1, 3), (1, 4)]
+                assert lookups.hits <= 9  # after 0, 1, 3, 7, 15, 31, 63, 123 and 183 s
+                rig.script.remove(lookups)
+                await anyio.sleep(61)
+                assert places(await take(consumer, 3)) == [(0, 0), (0, 1), (0, 2)]
+
+
+class TestBounds:
+    @rule("C110", "C111")
+    @virtual(seeds=2)
+    async def test_one_that_stops_again_and_again_is_no_storm(self, caplog: pytest.LogCaptureFixture) -> None:
+        """One answer in seven: each success begins anew, and the shortest cool-down bounds the requests."""
+        async with opened(2) as rig:
+            rig.script.every("poll", do=refuse(BAD), where=by_number(lambda number: number % 7 > 0))
+            await rig.fill(P0, 1000)
+            async with rig.consumer(poll=PollOptions(count=1)) as consumer:
+                for _ in range(60):
+                    with anyio.move_on_after(1):
+                        await items(consumer, 1000, patience=1000)
+                cycles = len(rig.reported("partition_stopped"))
+                assert 20 < cycles <= 60  # each takes a second at least
+                assert len(rig.calls("poll", "wait_ready")) <= cycles * 25
+                assert len(caplog.messages) <= cycles * 3 + 3
+
+    @rule("C110", "K41")
+    @pytest.mark.parametrize("way", ["anext", "poll"])
+    @pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.disabled()])
+    @virtual(seeds=2)
+    async def test_who_reads_on_after_each_error_does_not_spin_and_gets_what_comes(
+        self, commit: AutoCommit, way: str
+    ) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            rig.script.every("poll", do=refuse(BAD), where=by_number(lambda number: number < 9))
+            async with rig.consumer(commit=commit) as consumer:
+                with anyio.fail_after(15):  # six refusals, and cool-downs of 1, 2 and 4 s
+                    found, errors = await read_on(consumer, 3, way)
+                assert offsets(found) == [0, 1, 2]
+                assert errors < 15 / 0.02
+
+    @rule("C24")
+    @virtual()
+    async def test_a_read_that_is_cancelled_at_a_dead_end_loses_nothing(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            refusing = rig.script.every("poll", do=refuse(BAD))
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                assert await items(consumer, 1) == [BAD]
+                for read in (lambda: anext(consumer), lambda: consumer.poll(count=1)):
+                    with anyio.move_on_after(0.01) as limit:
+                        await read()
+                    assert limit.cancelled_caught
+                rig.script.remove(refusing)
+                found, _ = await read_on(consumer, 3, "anext")
+                assert offsets(found) == [0, 1, 2]
+
+
+class TestNewOwnership:
+    @rule("C110")
+    @pytest.mark.parametrize("error", [BAD, BEYOND])
+    @virtual(seeds=2)
+    async def test_a_stopped_partition_that_comes_back_is_read_at_once_and_one_that_stayed_is_not(
+        self, error: TarryError
+    ) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            async with rig.member(cool_down=3600.0) as consumer:
+                await stop_both(rig, consumer, error)
+                async with rig.member() as other:
+                    (moved,) = await owns(other, 1)
+                    (kept,) = await owns(consumer, 1)
+                    assert consumer.health().stopped.keys() == {kept}
+                await owns(consumer, 2)
+                with anyio.fail_after(1):
+                    assert places(await take(consumer, 3)) == [(moved.partition, offset) for offset in range(3)]
+                assert consumer.health().stopped.keys() == {kept}
+                await consumer.seek(kept, 1)
+                with anyio.fail_after(1):
+                    assert places(await take(consumer, 2)) == [(kept.partition, 1), (kept.partition, 2)]
+                assert consumer.health().ok
+            assert rig.reported("partition_resumed") == [{"partition": kept}]
+
+    @rule("C110", "C30")
+    @pytest.mark.parametrize("error", [BAD, BEYOND])
+    @virtual(seeds=2)
+    async def test_a_new_session_reads_all_that_was_stopped(self, error: TarryError) -> None:
+        async with opened(2, session_timeout=2.0) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            async with rig.member(cool_down=3600.0, heartbeat_interval=1e3) as consumer:
+                await stop_both(rig, consumer, error, within=1.0)
+                await anyio.sleep(2.5)  # no heartbeat: the log gives it up
+                assert len(rig.reported("evicted")) == 1
+                await owns(consumer, 2)
+                with anyio.fail_after(1):
+                    assert len(await take(consumer, 6)) == 6
+                assert consumer.health().stopped == {}
+
+
+async def read_on(consumer: Consumer, count: int, way: str) -> tuple[list[Message], int]:
+    """The next messages, and how many errors came before them, as a reader gets them who tries again at once."""
+    found: list[Message] = []
+    errors = 0
+    while len(found) < count:
+        try:
+            found += [await anext(consumer)] if way == "anext" else await consumer.poll(max_wait=0.1)
+        except DataError:
+            errors += 1
+    return found, errors
+
+
+async def stop_both(rig: Rig, consumer: Consumer, error: TarryError, *, within: float = SIX_S) -> None:
+    """Both partitions are stopped for an hour, and nothing refuses any more."""
+    refusing = rig.script.every("poll", do=refuse(error))
+    await anyio.sleep(within)
+    rig.script.remove(refusing)
+    assert consumer.health().stopped == {P0: error, P1: error}
+    with pytest.raises(type(error)):
+        await anext(consumer)
+    with pytest.raises(type(error)):
+        await anext(consumer)
