@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Throughput and latency of tarry and its peers."
     )
-    parser.add_argument("parts", nargs="*", help="read, append, wake, park, group; default all")
+    parser.add_argument("parts", nargs="*", help="read, append, wake, park, group, leaders; default all")
     parser.add_argument("--quick", action="store_true", help="little work and one round: does it run at all")
     parser.add_argument("--rounds", type=int, help="rounds of each part but park")
     parser.add_argument("--json", type=Path, help="write the results here instead of into bench/results/")

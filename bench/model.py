@@ -25,6 +25,8 @@ UNITS = {
     "consumer_kib": "KiB per consumer, log included",
     "requests_s": "requests/s at the log",
     "requests": "requests at the log",
+    "lookups": "lookups of routes",
+    "cpu_ms": "ms of CPU, consumer and log together",
     "join_ms": "ms until a new member and all others have their share",
     "leave_ms": "ms until the others have the share of one that leaves",
     "commit_alone_us": "us per commit elsewhere, nobody parked",

@@ -38,7 +38,7 @@ FOLDER = "folder"
 
 def parts(scale: Scale) -> list[Part]:
     """All of them."""
-    return [_read(scale), _append(scale), _wake(scale), _park(scale), _group(scale)]
+    return [_read(scale), _append(scale), _wake(scale), _park(scale), _group(scale), _leaders(scale)]
 
 
 def _read(scale: Scale) -> Part:
@@ -175,6 +175,38 @@ def _group(scale: Scale) -> Part:
     )
     about = "a member of a group in each commit mode; a trickle over 100 partitions; the tenth member joins and leaves"
     return Part("group", about, scale.rounds, cases, judgements)
+
+
+def _leaders(scale: Scale) -> Part:
+    many = scale.partitions
+    quiet, busy = [_minute(at, "0") for at in (1, 100, many)], [_minute(at, "1") for at in (1, 100, many)]
+    trickle = [
+        Case(f"trickle, {mode}, 3 leaders", "leading:gather", {"mode": mode, "partitions": 100, "leaders": 3})
+        for mode in ("finished", "on_poll")
+    ]
+    others = [_minute(many, how, leaders) for leaders in (1, 12) for how in ("0", "1")]
+    cases = (*quiet, *busy, _minute(many, "10"), *others, _minute(many, "gone"), *trickle)
+
+    def grows(what: list[Case], metric: str, at_most: float | None = None) -> Judgement:
+        text = f"{metric}: {what[2].name} / 100"
+        return Judgement(text, (what[2].name, metric), (what[1].name, metric), at_most=at_most)
+
+    judgements = (
+        grows(quiet, "requests", at_most=1.1),
+        grows(busy, "requests", at_most=1.1),
+        grows(quiet, "cpu_ms"),
+        grows(busy, "cpu_ms"),
+        Judgement("requests for 100 messages over 100 partitions", (trickle[0].name, "requests"), at_most=12),
+        Judgement("the same, commit-on-poll", (trickle[1].name, "requests")),
+    )
+    about = "a virtual minute of one consumer; a trickle over 100 partitions"
+    return Part("leaders", about, scale.rounds, cases, judgements)
+
+
+def _minute(partitions: int, busy: str, leaders: int = 3) -> Case:
+    what = {"0": "quiet", "gone": "a leader gone"}.get(busy, f"{busy} busy")
+    name = f"{partitions:,} partitions, {leaders} leader{'s' * (leaders > 1)}, {what}"
+    return Case(name, "leading:minute", {"partitions": partitions, "leaders": leaders, "busy": busy})
 
 
 def _reading(how: str, where: Fixture, remark: str = "", **options: int | str) -> Case:

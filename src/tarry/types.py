@@ -643,7 +643,7 @@ class Health:
         missing: partitions that have no position yet, and why.
         stopped: partitions that are not read for now, with the last error; tried again after a cool-down (C110).
         stalled_s: seconds since a message was handed over, while fetched ones wait; 0 when none waits.
-        silent_s: seconds for which the log has owed an answer, or has refused every request.
+        silent_s: seconds for which the log has owed an answer, or has refused every request about some partition.
         last_error: the last refusal, or what ended the consumer's loops.
     """
 

@@ -26,9 +26,20 @@ LIMIT_S = 30.0
 
 WORKER = """
 import sys, time
+from contextlib import asynccontextmanager
 import anyio, tarry
+from tarry.testing import FaultLayer, FaultyLog
 
-backend, kind, drain_timeout = sys.argv[1:]
+backend, kind, drain_timeout, leaders = sys.argv[1:]
+
+@asynccontextmanager
+async def connected():
+    if leaders == "1":
+        async with tarry.connect("jobs.db", durability="normal") as client:
+            yield client
+    else:
+        async with FaultyLog(leaders=int(leaders)) as log, FaultLayer(log).client() as client:
+            yield client
 
 def say(text):
     print(text, flush=True)
@@ -51,14 +62,14 @@ async def work(message, consumer):
     say(f"done {message.offset}")
 
 async def main():
-    async with tarry.connect("jobs.db", durability="normal") as client:
-        await client.create_topic("jobs")
+    async with connected() as client:
+        await client.create_topic("jobs", partitions=int(leaders))
         if kind == "has no consumer":
             say("open")
             await anyio.sleep_forever()
         if kind not in ("idles", "opens another"):
             async with client.producer("jobs") as producer:
-                await producer.send_many([b"0", b"1", b"2"])
+                await producer.send_many([tarry.Outgoing(b"%d" % at, partition=0) for at in range(3)])
         consumer = client.consumer("jobs", name="worker", commit=tarry.AutoCommit.each_message())
         try:
             async with consumer:
@@ -81,11 +92,13 @@ say(tarry.run(main, backend=backend, drain_timeout=float(drain_timeout)))
 
 
 @contextmanager
-def worker(folder: Path, backend: str, kind: str, drain_timeout: float = 600.0) -> Generator[subprocess.Popen[str]]:
+def worker(
+    folder: Path, backend: str, kind: str, *, drain_timeout: float = 600.0, leaders: int = 1
+) -> Generator[subprocess.Popen[str]]:
     """A worker of three jobs that is stuck in job 1, the way that `kind` says; killed if the test leaves it so."""
     program, pipe = folder / "worker.py", subprocess.PIPE
     program.write_text(WORKER, encoding="utf-8")
-    command = [sys.executable, str(program), backend, kind, str(drain_timeout)]
+    command = [sys.executable, str(program), backend, kind, str(drain_timeout), str(leaders)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
@@ -196,3 +209,21 @@ def test_a_third_signal_ends_a_handler_that_blocks(
             child.send_signal(number)
             sleep(0.05)
         assert rest(child) == (code, [], "")
+
+
+@rule("K15", "K03")
+@pytest.mark.parametrize("kind", ["idles", "hangs"])
+@each_way
+def test_it_is_the_same_with_three_leaders(
+    tmp_path: Path, backend: str, number: signal.Signals, code: int, kind: str
+) -> None:
+    """A wait is out at each of them; in the end the work is cancelled and its offset brought back."""
+    with worker(tmp_path, backend, kind, drain_timeout=0.5, leaders=3) as child:
+        until(child, "open" if kind == "idles" else "begin 1")
+        child.send_signal(number)
+        untouched = [f"jobs[{at}]: committed nothing, rewound 0, unfinished 0" for at in range(3)]
+        if kind == "idles":
+            assert rest(child) == (0, ["loop ended", *untouched, "returned"], "")
+        else:
+            cut = "jobs[0]: committed 0, rewound 1, unfinished 1"
+            assert rest(child) == (code, ["draining", cut, *untouched[1:]], "")

@@ -72,7 +72,7 @@ class Noted(NamedTuple):
 
 
 class Refusals:
-    """A series of refusals of one kind of request; a success ends it.
+    """A series of refusals of one kind of request; a success ends it, and so does a refusal about something else.
 
     Args:
         limit_s: seconds for which refusals are nobody's business; from then on the reader is told of each.
@@ -82,6 +82,7 @@ class Refusals:
     def __init__(self, *, limit_s: float, random: Callable[[], float]) -> None:
         self._limit_s = limit_s
         self._backoff = Backoff(random=random)
+        self._about: object = None
         self._since: float | None = None
         self._lines = Lines()
 
@@ -90,8 +91,10 @@ class Refusals:
         """Refusals since the last success."""
         return self._backoff.attempts
 
-    def note(self, now: float) -> Noted:
-        """The request was refused."""
+    def note(self, now: float, about: object = None) -> Noted:
+        """The request was refused; `about`: what has to change before it can succeed, compared by equality."""
+        if about != self._about:
+            self._about, self._since = about, None
         since = self._since = now if self._since is None else self._since
         return Noted(self._lines.note(now), now - since >= self._limit_s)
 

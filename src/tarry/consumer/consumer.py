@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -1069,7 +1069,7 @@ class Consumer(Generic[T]):
         stopped = dict(self._worker.stopped) if is_started else {}
         failure = self._worker.failure if is_started else self._cause
         is_member = is_started and (self._membership is None or self._membership.is_member)
-        silent_s = self._traffic.silent_s() if self._state is State.OPEN else 0.0
+        silent_s = self._traffic.silent_s(self._asked_about(stopped)) if self._state is State.OPEN else 0.0
         patience_s = 2 * self._options.heartbeat_interval
         is_open = self._state is State.OPEN and failure is None
         return Health(
@@ -1083,6 +1083,10 @@ class Consumer(Generic[T]):
             silent_s=silent_s,
             last_error=failure or self._traffic.last_error,
         )
+
+    def _asked_about(self, stopped: Container[TopicPartition]) -> Iterator[TopicPartition]:
+        """The partitions that the log is asked about again and again: neither paused nor stopped."""
+        return (at for at in self._positions if self._positions[at].paused is None and at not in stopped)
 
     def _why_missing(self, stopped: Mapping[TopicPartition, TarryError]) -> dict[TopicPartition, str]:
         asking = "the log has not said yet where it begins"

@@ -5,7 +5,7 @@ Not here: what is asked, and what becomes of an answer (`worker`, `membership`, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -25,33 +25,39 @@ class Traffic:
         self.rebalances = 0
         self.last_error: TarryError | None = None
         self._due: dict[object, float] = {}
-        self._refused_since: float | None = None
+        self._refused: dict[TopicPartition, float] = {}  # since when nothing but refusals came about a partition
 
     def observe(self, session: abc.Session) -> abc.Session:
-        """The session, with what goes through it counted here."""
+        """The session, with what goes through it counted here; of the one before nothing is owed any more."""
+        self._refused.clear()
         return _Observed(session, self)
 
-    def silent_s(self) -> float:
-        """Seconds for which the log has owed an answer: one is overdue, or none but refusals came."""
-        since = [*self._due.values(), *([] if self._refused_since is None else [self._refused_since])]
+    def silent_s(self, partitions: Iterable[TopicPartition]) -> float:
+        """Seconds for which the log has owed an answer: one is overdue, or none but refusals came about one of these.
+
+        A leader that answers says nothing about the partitions of another one.
+        """
+        since = [*self._due.values(), *(self._refused[at] for at in partitions if at in self._refused)]
         return max(anyio.current_time() - min(since), 0.0) if since else 0.0
 
     @contextmanager
-    def request(self, wait_s: float = 0.0, *, is_prelude: bool = False) -> Generator[None]:
+    def request(
+        self, partitions: Iterable[TopicPartition], wait_s: float = 0.0, *, is_prelude: bool = False
+    ) -> Generator[None]:
         """A request is out that the log may answer after `wait_s`; a prelude to another one is no progress alone."""
         token = object()
-        self._due[token] = anyio.current_time() + wait_s
+        due = self._due[token] = anyio.current_time() + wait_s
         try:
             yield
         except TarryError as error:
             self.refusals += 1
             self.last_error = error
-            if self._refused_since is None:
-                self._refused_since = anyio.current_time()
+            for partition in partitions:
+                self._refused.setdefault(partition, min(due, anyio.current_time()))
             raise
         else:
-            if not is_prelude:
-                self._refused_since = None
+            for partition in partitions if self._refused and not is_prelude else ():
+                self._refused.pop(partition, None)
         finally:
             del self._due[token]
 
@@ -75,11 +81,11 @@ class _Observed(abc.Session):
         return assignment
 
     async def route(self, partition: TopicPartition) -> abc.Leader:
-        with self._traffic.request(is_prelude=True):
+        with self._traffic.request([partition], is_prelude=True):
             return await self._session.route(partition)
 
     async def resolve(self, partition: TopicPartition, start: Position | Start) -> abc.Resolved:
-        with self._traffic.request():
+        with self._traffic.request([partition]):
             return await self._session.resolve(partition, start)
 
     async def wait_ready(
@@ -92,7 +98,7 @@ class _Observed(abc.Session):
         max_wait: float,
     ) -> Sequence[abc.Ready]:
         self._traffic.waits += 1
-        with self._traffic.request(max_wait):
+        with self._traffic.request((target.partition for target in targets), max_wait):
             return await self._session.wait_ready(
                 leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait
             )
@@ -109,7 +115,7 @@ class _Observed(abc.Session):
         commit: bool = False,
     ) -> abc.PollReply:
         self._traffic.polls += 1
-        with self._traffic.request(max_wait):
+        with self._traffic.request((target.partition for target in targets), max_wait):
             return await self._session.poll(
                 leader,
                 targets,
@@ -121,7 +127,7 @@ class _Observed(abc.Session):
             )
 
     async def stored_offset(self, partition: TopicPartition) -> Offset | None:
-        with self._traffic.request(is_prelude=True):
+        with self._traffic.request([partition], is_prelude=True):
             return await self._session.stored_offset(partition)
 
     async def store_offset(
@@ -133,13 +139,13 @@ class _Observed(abc.Session):
         history: HistoryId | None = None,
         lower: bool = False,
     ) -> Offset | None:
-        with self._traffic.request():
+        with self._traffic.request([partition]):
             return await self._session.store_offset(
                 partition, offset, ownership=ownership, history=history, lower=lower
             )
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
-        with self._traffic.request():
+        with self._traffic.request(partitions):
             await self._session.release(partitions)
 
     def touch(self) -> None:

@@ -222,7 +222,8 @@ class Watching:
 
     def _fits(self, group: Group, wait: Wait) -> bool:
         """Whether a running wait still watches everybody it should, for the demand there is, and not for too much."""
-        if wait.demand is not self._fetches.demand or not wait.partitions.issuperset(self._idle(group)):
+        names_all = len(wait.partitions) == len(group.partitions)
+        if wait.demand is not self._fetches.demand or not (names_all or wait.partitions.issuperset(self._idle(group))):
             return False
         if group not in self._routes.groups:
             return False  # they were made anew, perhaps none; the loop of this one is about to end (C77)

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable,
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import anyio
@@ -466,7 +467,8 @@ class Worker:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self._commits is not None:
             return False
-        return len(self._active()) == 1 == sum(not self._stopped.holds(partition) for partition in self._positions)
+        going = list(islice((at for at in self._positions if not self._stopped.holds(at)), 2))
+        return len(going) == 1 and self._is_active(going[0])
 
     async def _fetch_alone(self) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
@@ -709,9 +711,10 @@ class Worker:
 
         A read is simply made again, at the same explicit position: a plain one has changed nothing (C94), and what a
         committing one may have stored is brought back at the end (C28, C93). A fence is part of every hand-over and the
-        membership's to deal with: the new assignment is on its way (C22).
+        membership's to deal with: the new assignment is on its way (C22). Those of two hand-overs are no series.
         """
-        line, is_overdue = refusals.note(anyio.current_time())
+        about = self._standing.session.assignment if isinstance(error, FencedError) else None
+        line, is_overdue = refusals.note(anyio.current_time(), about)
         may_pass = error.retry == "back off" or isinstance(error, (UncertainError, FencedError))
         if line is not None and (is_overdue or not isinstance(error, FencedError)):
             self._log_refusal(error, line)

@@ -39,9 +39,10 @@ from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import own
 from tarry.client import Client
 from tarry.config import LogOptions
-from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, OutcomeUnknown, TarryError, UsageError
+from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, TarryError, UsageError
 from tarry.testing.leaders import Leaders
 from tarry.testing.scripted import Call, CarryOut, Operation, Script, ScriptedBroker, ScriptedSession
+from tarry.testing.unanswered import given_up, is_change
 from tarry.testing.virtual_time import VirtualClock
 from tarry.types import TopicPartition
 
@@ -51,11 +52,6 @@ FaultKind = Literal[ByChance, "delay", "slow_sync", "split", "kill", "crash"]
 
 LOCAL: frozenset[Operation] = frozenset(("changed", "route", "aclose"))
 """Answered from what the client knows already: no request is sent."""
-CHANGING: frozenset[Operation] = frozenset(
-    ("create_topic", "delete_topic", "append", "open_session", "reset_group", "store_offset", "release", "leave")
-)
-"""Requests that may have been applied when no answer comes; a poll that commits is one, too."""
-
 
 _REFUSALS: dict[FaultKind | None, type[TarryError]] = {"not_accepted": NotAccepted, "capacity": CapacityExceeded}
 
@@ -407,7 +403,7 @@ class FaultLayer(ScriptedBroker):
                 return await self._there_and_back(call, carry_out, fate)
             finally:
                 del self._out[scope]
-        raise _given_up(call)
+        raise given_up(call)
 
     async def _alone(self, call: Call, carry_out: CarryOut) -> Any:
         """What needs no request; but news do not get through a cut, and nobody closes a connection that is gone."""
@@ -424,7 +420,7 @@ class FaultLayer(ScriptedBroker):
         """Nothing happens to it, and the log answers at once: it needs no deadline, which costs more than all else."""
         if self.log.leaders is not None:  # one that falls silent while it answers
             return False
-        is_slow = _is_change(call) and not self.log.syncs_at_once
+        is_slow = is_change(call) and not self.log.syncs_at_once
         return fate == NO_FATE and self.is_open and self.log.is_up and not is_slow
 
     async def _there_and_back(self, call: Call, carry_out: CarryOut, fate: Fate) -> Any:
@@ -459,7 +455,7 @@ class FaultLayer(ScriptedBroker):
         if fate.kind is not None and self.is_open:
             self.log.noted(fate.kind, call)
         await (anyio.lowlevel.checkpoint() if self._state == "dead" else anyio.sleep_forever())
-        raise _given_up(call)
+        raise given_up(call)
 
 
 class FaultSession(ScriptedSession):
@@ -554,14 +550,3 @@ async def _outcome(carry_out: CarryOut) -> Any:
         raise
     except TarryError as refusal:
         return refusal
-
-
-def _given_up(call: Call) -> TarryError:
-    """What a sender knows that got no answer (C4)."""
-    if _is_change(call):
-        return OutcomeUnknown(f"{call.operation}: no answer came; it may or may not have been applied")
-    return LogUnavailable(f"{call.operation}: no answer came; nothing was applied")
-
-
-def _is_change(call: Call) -> bool:
-    return call.operation in CHANGING or bool(call.arguments.get("commit"))

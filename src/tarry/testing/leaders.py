@@ -15,8 +15,9 @@ import anyio
 import anyio.lowlevel
 
 from tarry.abc import Leader
-from tarry.errors import NotAccepted
+from tarry.errors import LogUnavailable, NotAccepted
 from tarry.testing.scripted import Call, CarryOut
+from tarry.testing.unanswered import given_up
 from tarry.types import TopicPartition
 
 LEADERS_MAX = 12
@@ -43,6 +44,7 @@ class Leaders:
         self.names = tuple(Leader(f"leader-{number}") for number in range(count))
         self._moved: dict[TopicPartition, Leader] = {}
         self._away: dict[Leader, None] = {}
+        self._crashed: dict[Leader, None] = {}
         self._stays: dict[_Stay, None] = {}
 
     def of(self, partition: TopicPartition) -> Leader:
@@ -62,9 +64,15 @@ class Leaders:
         self._away[leader] = None
         self._end(lambda stay: stay.leader == leader)
 
+    def crash(self, number: int) -> None:
+        """As `go`, and its connections end: who waits for an answer, or asks until `come`, is told so at once."""
+        self._crashed[self.names[number]] = None
+        self.go(number)
+
     def come(self, number: int) -> None:
         """It is back; what was lost stays lost."""
         self._away.pop(self.names[number], None)
+        self._crashed.pop(self.names[number], None)
 
     def is_away(self, number: int) -> bool:
         """It answers nothing now."""
@@ -79,6 +87,9 @@ class Leaders:
         leader, partitions = self._asked(call), _named(call)
         if leader is None:
             return await self._answer(call, carry_out)
+        if leader in self._crashed:
+            await anyio.lowlevel.checkpoint()
+            raise LogUnavailable(f"{leader}: nobody listens; nothing was applied")
         if leader in self._away:
             await anyio.sleep_forever()
         if any(self.of(partition) != leader for partition in partitions):
@@ -91,6 +102,8 @@ class Leaders:
                 return await carry_out()
         finally:
             del self._stays[stay]
+        if leader in self._crashed:
+            raise given_up(call)
         if leader in self._away:
             await anyio.sleep_forever()
         raise NotAccepted(f"{leader} does not lead {partitions[0]} or another one any more; nothing was applied")

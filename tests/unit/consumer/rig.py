@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -25,7 +26,7 @@ from tarry.client import Client
 from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import TarryError
-from tarry.testing import Call, CarryOut, Operation, Script, ScriptedBroker, VirtualClock
+from tarry.testing import Call, CarryOut, FaultLayer, FaultyLog, Operation, Script, ScriptedBroker, VirtualClock
 from tarry.types import Batch, Message, Receipt, TopicPartition
 from tarry.types import T as Value
 
@@ -33,6 +34,8 @@ NAME = "billing"
 GROUP = "crew"
 T = "t"
 P0, P1, P2, P3 = (TopicPartition(T, number) for number in range(4))
+LEADERS: ContextVar[int] = ContextVar("LEADERS", default=1)
+"""How many leaders the log has that `opened` opens; conftest.py repeats the cases with three."""
 
 
 @dataclass
@@ -96,6 +99,10 @@ class Rig:
         """What the consumer has sent so far."""
         return [call for call in self.script.calls if call.operation in operations]
 
+    def leaders(self, partitions: int) -> int:
+        """How many leaders have any of the first so many partitions; each of them is asked for itself."""
+        return min(partitions, LEADERS.get())
+
     def reported(self, event: str) -> list[dict[str, object]]:
         return [fields for name, fields in self.events if name == event]
 
@@ -103,25 +110,43 @@ class Rig:
 @asynccontextmanager
 async def opened(topics: Mapping[str, int] | int = 1, **log_options: Any) -> AsyncGenerator[Rig]:
     """An open client over a log with these topics (name: partitions); or with topic `t` of so many partitions."""
-    script = Script()
-    options = LogOptions(**log_options)
-    clock = VirtualClock()
-    store = MemoryStore(clock)
     events: list[tuple[str, dict[str, object]]] = []
-    made: list[ScriptedBroker] = []
 
-    async def open_broker(start_soon: Callable[[Callable[[], Awaitable[None]]], None]) -> abc.Broker:
-        made.append(ScriptedBroker(await open_store(start_soon, store, options, clock), script))
-        return made[0]
+    def note(event: str, fields: Mapping[str, object]) -> None:
+        events.append((event, dict(fields)))
 
-    client = Client(
-        open_broker, name="memory:", instruments=[lambda event, fields: events.append((event, dict(fields)))]
-    )
-    async with client:
-        rig = Rig(client, script, made[0], store, events)
+    connect = _one_leader if LEADERS.get() == 1 else _several_leaders
+    async with connect(LogOptions(**log_options), note) as (client, broker, store):
+        rig = Rig(client, broker.script, broker, store, events)
         for name, partitions in ({T: topics} if isinstance(topics, int) else topics).items():
             await rig.log.create_topic(name, TopicOptions(partitions=partitions), exist_ok=False)
         yield rig
+
+
+_Opened = tuple[Client, ScriptedBroker, MemoryStore]
+
+
+@asynccontextmanager
+async def _one_leader(options: LogOptions, note: abc.Instrument) -> AsyncGenerator[_Opened]:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    made: list[ScriptedBroker] = []
+
+    async def open_broker(start_soon: Callable[[Callable[[], Awaitable[None]]], None]) -> abc.Broker:
+        made.append(ScriptedBroker(await open_store(start_soon, store, options, clock)))
+        return made[0]
+
+    async with Client(open_broker, name="memory:", instruments=[note]) as client:
+        yield client, made[0], store
+
+
+@asynccontextmanager
+async def _several_leaders(options: LogOptions, note: abc.Instrument) -> AsyncGenerator[_Opened]:
+    """The same log behind a network on which nothing goes wrong."""
+    async with FaultyLog(options=options, leaders=LEADERS.get()) as log:
+        layer = FaultLayer(log)
+        async with layer.client(instruments=[note]) as client:
+            yield client, layer, log.store
 
 
 async def take(consumer: Consumer[Value], count: int) -> list[Message[Value]]:

@@ -314,7 +314,7 @@ class TestParked:
                 start(tasks, store)
                 with anyio.move_on_after(4.0):
                     await anext(consumer)
-                assert seen == [(1, 0.0, offset) for offset in range(100)]
+                assert seen == [(rig.leaders(count), 0.0, offset) for offset in range(100)]
 
     @rule("C102", "K84")
     @virtual(seeds=2)

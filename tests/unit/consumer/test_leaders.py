@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -14,105 +11,27 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry._core.fetches import Demand
-from tarry._wire.batch import encode_record, seal
-from tarry.client import Client
-from tarry.config import TopicOptions
-from tarry.consumer.consumer import Consumer
-from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, TarryError
+from tarry.consumer.worker import Worker
+from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted
 from tarry.testing import (
     Call,
-    FaultLayer,
-    Faults,
-    FaultyLog,
-    Operation,
-    Script,
-    VirtualClock,
     delay,
     hold,
     hook,
     refuse,
 )
-from tarry.testing.leaders import Leaders
 from tarry.types import TopicPartition
 from tests.marks import rule
+from tests.unit.consumer.leaders_rig import P, at, named, next_of, opened
 from tests.unit.consumer.rig import places, settled, start, take
 from tests.virtual import virtual
 
-
-@dataclass
-class Rig:
-    """A log with one topic and several leaders, and a client of it."""
-
-    log: FaultyLog
-    script: Script
-    client: Client
-    layer: FaultLayer
-    events: list[tuple[str, dict[str, object]]]
-
-    @property
-    def leaders(self) -> Leaders:
-        assert self.log.leaders is not None
-        return self.log.leaders
-
-    def consumer(self, **options: Any) -> Consumer:
-        given: dict[str, Any] = {"name": "billing", **options}
-        return self.client.consumer("t", **given)
-
-    async def append(self, number: int, count: int = 1, size: int = 1) -> None:
-        """Messages whose values are so many bytes; appends know no leaders here."""
-        now = VirtualClock().wall_ms()
-        records = [encode_record(b"v" * size, None, (), now)] * count
-        await self.layer.wrapped.append(P(number), seal(records, [now] * count))
-
-    def calls(self, *operations: Operation) -> list[Call]:
-        return [call for call in self.script.calls if call.operation in operations]
-
-    def waits(self) -> dict[str, list[int]]:
-        """What is out: leader and partitions named."""
-        found: dict[str, list[int]] = {}
-        for call in self.calls("wait_ready"):
-            if call.outcome == "open":
-                assert call.arguments["leader"] not in found, "two waits at one leader"
-                found[call.arguments["leader"]] = sorted(named(call))
-        return found
-
-
-def P(number: int) -> TopicPartition:  # noqa: N802  # as P0 and P1 elsewhere
-    return TopicPartition("t", number)
-
-
-def named(call: Call) -> list[int]:
-    return [target.partition.partition for target in call.arguments["targets"]]
-
-
-def at(number: int) -> Callable[[Call], bool]:
-    """Calls to a leader."""
-
-    def chosen(call: Call) -> bool:
-        return bool(call.arguments["leader"] == f"leader-{number}")
-
-    return chosen
-
-
-@asynccontextmanager
-async def opened(partitions: int, leaders: int = 3, *, grace: float = 10.0) -> AsyncGenerator[Rig]:
-    script = Script()
-    events: list[tuple[str, dict[str, object]]] = []
-    async with FaultyLog(leaders=leaders, faults=Faults(grace=grace)) as log:
-        layer = FaultLayer(log, script)
-        async with layer.client(instruments=[lambda event, fields: events.append((event, dict(fields)))]) as client:
-            await layer.wrapped.create_topic("t", TopicOptions(partitions=partitions), exist_ok=False)
-            yield Rig(log, script, client, layer, events)
-
-
-async def next_of(consumer: Consumer) -> tuple[int, int]:
-    """Partition and offset of the next message; errors on the way are passed over."""
-    while True:
-        try:
-            message = await anext(consumer)
-        except TarryError:
-            continue
-        return message.partition, message.offset
+READ_AHEAD = pytest.mark.parametrize(
+    "commit",
+    [AutoCommit.disabled(), AutoCommit.finished(), AutoCommit.interval(1.0), AutoCommit.each_message()],
+    ids=["disabled", "finished", "interval", "each_message"],
+)
+"""Modes in which fetching needs no demand."""
 
 
 class TestWaits:
@@ -432,8 +351,28 @@ class TestAccumulating:
             assert poll.outcome == "returned"
             assert len(poll.result) == 100
             assert poll.result.reason == "count"
-            requests = len(rig.calls("wait_ready", "poll"))
-            assert requests <= 16
+
+    @rule("K89")
+    @pytest.mark.parametrize("order", ["one leader after another", "any"])
+    @READ_AHEAD
+    @virtual()
+    async def test_a_trickle_costs_a_dozen_requests(self, commit: AutoCommit, order: str, seed: int) -> None:
+        """Asked for one at a time it were 202. In any order the last few come one by one, at three requests each."""
+        numbers = list(range(100))
+        if order == "any":
+            random.Random(seed).shuffle(numbers)
+        async with opened(100) as rig, rig.consumer(commit=commit) as consumer, anyio.create_task_group() as tasks:
+            await consumer.ready()
+            await settled()
+            rig.script.calls.clear()
+            poll = start(tasks, lambda: consumer.poll(min_count=100, max_wait=60.0))
+            for number in numbers:
+                await anyio.sleep(0.1)
+                assert poll.outcome == "running"
+                await rig.append(number)
+            await settled()
+            assert (poll.outcome, len(poll.result), poll.result.reason) == ("returned", 100, "count")
+            assert len(rig.calls("wait_ready", "poll")) <= (12 if order != "any" else 36)
 
     @rule("C91", "C92")
     @virtual()
@@ -486,32 +425,60 @@ class TestAccumulating:
 
 
 class TestCost:
+    """Requests grow with the leaders that are asked and the partitions that change, not with the partitions."""
+
     @rule("K41")
-    @pytest.mark.parametrize("partitions", [3, 100, 1000])
+    @pytest.mark.parametrize(("partitions", "leaders"), [(1, 3), (100, 3), (1000, 3), (1000, 1), (1000, 12)])
     @virtual()
-    async def test_quiet_partitions_cost_one_request_per_leader_and_wait(self, partitions: int) -> None:
-        async with opened(partitions) as rig, rig.consumer() as consumer:
+    async def test_quiet_partitions_cost_one_request_per_leader_and_wait(self, partitions: int, leaders: int) -> None:
+        async with opened(partitions, leaders) as rig, rig.consumer() as consumer:
             await consumer.ready()
             await settled()
             rig.script.calls.clear()
             await anyio.sleep(60)
-            requests = rig.calls("wait_ready", "poll", "route", "resolve")
-            assert 3 * 11 <= len(requests) <= 3 * 13
+            asked = Counter(call.arguments["leader"] for call in rig.script.calls)
+            assert len(asked) == min(partitions, leaders)
+            assert all(11 <= requests <= 13 for requests in asked.values())
 
+    @pytest.mark.parametrize("partitions", [1, 100, 1000])
     @virtual()
-    async def test_a_busy_partition_costs_requests_at_its_leader_only(self) -> None:
-        async with opened(100) as rig, rig.consumer() as consumer:
+    async def test_a_busy_partition_costs_requests_at_its_leader_only(self, partitions: int) -> None:
+        """A wait, a fetch and a new wait for each message; the others are not disturbed."""
+        async with opened(partitions) as rig, rig.consumer() as consumer:
             await consumer.ready()
             await settled()
             rig.script.calls.clear()
-            for _ in range(100):
+            for _ in range(40):
                 await rig.append(0)
                 await anext(consumer)
                 await anyio.sleep(0.6)
-            asked = Counter(call.arguments["leader"] for call in rig.calls("wait_ready", "poll"))
-            assert asked["leader-1"] <= 13
-            assert asked["leader-2"] <= 13
-            assert asked["leader-0"] <= 330
+            asked = Counter(call.arguments["leader"] for call in rig.script.calls)
+            assert asked.pop("leader-0") <= 130
+            assert all(requests <= 6 for requests in asked.values())
+
+    @virtual()
+    async def test_nor_does_the_consumer_look_at_the_partitions_of_other_leaders(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A new wait names every idle partition of its leader (C73): that is what a changed partition costs."""
+        looks = 0
+        is_active = Worker._is_active
+
+        def look(worker: Worker, partition: TopicPartition) -> bool:
+            nonlocal looks
+            looks += 1
+            return is_active(worker, partition)
+
+        monkeypatch.setattr(Worker, "_is_active", look)
+        async with opened(999) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await settled()
+            looks = 0
+            for _ in range(10):
+                await rig.append(0)
+                await anext(consumer)
+                await settled()
+            assert looks < 10 * 4 * 333
 
 
 class TestMoving:

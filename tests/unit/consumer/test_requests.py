@@ -171,7 +171,9 @@ class TestOnePartition:
             rig.script.calls.clear()
             await rig.fill(TopicPartition("b", 0), 3)
             assert offsets(await take(consumer, 3)) == [0, 1, 2]
+            await anyio.sleep(0.1)  # behind the pause that the refusal of "a" gave their leader
             assert rig.calls("wait_ready") == []
+            assert rig.pump.parked == 1
 
 
 class TestIdle:
@@ -184,7 +186,7 @@ class TestIdle:
                 start(tasks, lambda: anext(consumer))
                 await anyio.sleep(60)
                 tasks.cancel_scope.cancel()
-            assert len(rig.calls("poll", "wait_ready")) <= 13
+            assert len(rig.calls("poll", "wait_ready")) <= 13 * rig.leaders(partitions)
             assert rig.calls("store_offset") == []
 
     @rule("K41")
@@ -194,7 +196,7 @@ class TestIdle:
         async with opened(partitions) as rig, rig.consumer() as consumer:
             while anyio.current_time() < 60:
                 assert await consumer.poll(max_wait=5.0) == []
-            assert len(rig.calls("poll", "wait_ready")) <= 13
+            assert len(rig.calls("poll", "wait_ready")) <= 13 * rig.leaders(partitions)
 
     @rule("K41")
     @PARTITIONS
@@ -291,7 +293,7 @@ async def _many_polls(partitions: int, calls: int, measure: Callable[[], int], *
                 else:
                     assert await consumer.poll(max_wait=0.001) == []
                 rig.script.calls.clear()
-                assert rig.pump.parked <= 1
+                assert rig.pump.parked <= rig.leaders(partitions)
                 if number >= calls // 20 and number % every == 0:
                     used.append(measure())
             third = len(used) // 3

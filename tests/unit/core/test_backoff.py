@@ -85,6 +85,12 @@ class TestRefusals:
         refusals.reset()
         assert [refusals.note(now).is_overdue for now in (12.0, 21.9, 22.0)] == [False, False, True]
 
+    @rule("C91")
+    def test_a_refusal_about_something_else_begins_a_new_series(self) -> None:
+        refusals = Refusals(limit_s=10.0, random=lambda: 0.5)
+        notes = [(0.0, 1), (9.0, 1), (11.0, 2), (20.0, 2), (22.0, None), (31.0, None), (32.0, None)]
+        assert [refusals.note(now, about).is_overdue for now, about in notes] == [False] * 6 + [True]
+
     @rule("C92")
     def test_the_first_refusal_is_logged_and_then_one_line_in_ten_seconds_with_their_number(self) -> None:
         refusals = Refusals(limit_s=10.0, random=lambda: 0.5)
