@@ -436,14 +436,14 @@ class Consumer(Generic[T]):
     async def _gather(self, demand: Demand) -> Batch[T]:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if self._standing.is_in_doubt():
-                if demand.over:
-                    return Batch((), "rebalance", cast("Decode[T]", decode))
-            elif demand.over or self._fetches.enough(demand) or self._is_interrupted:
+            in_doubt = self._standing.is_in_doubt()
+            if not in_doubt and (demand.over or self._fetches.enough(demand) or self._is_interrupted):
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
                 continue
+            if in_doubt and demand.over:
+                return Batch((), "rebalance", cast("Decode[T]", decode))
             if await self._worker.left_dead_end():
                 continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
