@@ -227,6 +227,11 @@ class Session(Protocol):
         """The newest assignment known here."""
         ...
 
+    @property
+    def session_timeout(self) -> float | None:
+        """Seconds without a `touch` after which the log ends this session; None: it does not lapse."""
+        ...
+
     async def changed(self, version: int) -> Assignment:
         """Wait until the assignment's version differs from `version`.
 
@@ -311,7 +316,13 @@ class Session(Protocol):
         ...
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give partitions up (groups): once it returns they may be somebody else's. What is not owned is left out."""
+        """Give partitions up (groups): once it returns they may be somebody else's. What is not owned is left out.
+
+        With none of them it only asks the log whether the session stands.
+
+        Raises:
+            NotAMember: the session was evicted, or it left; nothing was applied.
+        """
         ...
 
     def touch(self) -> None:

@@ -262,7 +262,15 @@ class Consumer(Generic[T]):
             name=str(self._reads),
             join=self._open_session,
             hooks=self._hooks,
-            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
+            reader=Reader(
+                self._cut_off,
+                self._holds,
+                self._settled,
+                self._interrupt,
+                self._stop_short,
+                self._arrived,
+                self._look_at_hand,
+            ),
             keeps=self._commits_on_poll,
             positions=self._positions,
             commits=self._commits,
@@ -422,11 +430,14 @@ class Consumer(Generic[T]):
     async def _gather(self, demand: Demand) -> Batch[T]:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
+            in_doubt = self._standing.is_in_doubt()
+            if not in_doubt and (demand.over or self._fetches.enough(demand) or self._is_interrupted):
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
                 continue
+            if in_doubt and demand.over:
+                return Batch((), "rebalance", cast("Decode[T]", decode))
             if await self._worker.left_dead_end():
                 continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -495,7 +506,7 @@ class Consumer(Generic[T]):
                 if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
-                segment = self._fetches.take()
+                segment = None if self._standing.is_in_doubt() else self._fetches.take()
                 if segment is not None:
                     self._is_interrupted = False
                     break
@@ -555,10 +566,17 @@ class Consumer(Generic[T]):
                 await self._handle(message, handler, skips=on_error == "skip")
                 if self._is_ending():
                     break
+                if self._standing.is_in_doubt():
+                    self._stop_short()
             self._settle_hand()
         finally:
             self._is_consuming, self._stop = False, None
             watching.cancel()
+
+    def _stop_short(self) -> None:
+        """The next read takes the slow path; what is left of the list comes there."""
+        self._note()
+        self._cursor = iter(())
 
     async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
         """Whoever waits for a message looks again when `stop` is set."""
@@ -574,8 +592,7 @@ class Consumer(Generic[T]):
         except BaseException as error:
             if not skips or not isinstance(error, Exception):
                 self._failed = self._hand
-                self._note()
-                self._cursor = iter(())
+                self._stop_short()
                 raise
             self._warn_skipped(message, error)
         origin = message.origin

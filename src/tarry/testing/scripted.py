@@ -449,6 +449,11 @@ class ScriptedSession(Session):
         """That of the wrapped session."""
         return self.wrapped.assignment
 
+    @property
+    def session_timeout(self) -> float | None:
+        """That of the wrapped session."""
+        return self.wrapped.session_timeout
+
     async def changed(self, version: int) -> Assignment:
         """See the port."""
         return await self._run("changed", self.wrapped.changed, version=version)

@@ -141,6 +141,11 @@ class LocalSession:
         """See `abc.Session`."""
         return self._assignment
 
+    @property
+    def session_timeout(self) -> float | None:
+        """See `abc.Session`; a standalone session does not lapse."""
+        return None
+
     async def changed(self, version: int) -> abc.Assignment:
         """See `abc.Session`; a standalone assignment never changes."""
         if version == self._assignment.version:
@@ -237,6 +242,11 @@ class GroupSession(LocalSession):
     def assignment(self) -> abc.Assignment:
         """See `abc.Session`; another thread may replace it, never change it."""
         return self._seat.shown
+
+    @property
+    def session_timeout(self) -> float | None:
+        """See `abc.Session`."""
+        return self._pump.groups.session_timeout
 
     async def changed(self, version: int) -> abc.Assignment:
         """See `abc.Session`."""

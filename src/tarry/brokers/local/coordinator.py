@@ -115,7 +115,7 @@ class Coordinator:
         self._clock = clock
         self._view = view
         self._readers = readers
-        self._session_timeout = session_timeout
+        self.session_timeout = session_timeout
         self._rebalance_timeout = rebalance_timeout
         self._alarm = alarm
         self._new_id = new_id
@@ -455,7 +455,7 @@ class Coordinator:
         return self._entries.get(name or "") or self._new_entry(name or "")
 
     def _new_entry(self, name: str) -> _Entry:
-        return _Entry(Group(name, session_timeout=self._session_timeout, rebalance_timeout=self._rebalance_timeout))
+        return _Entry(Group(name, session_timeout=self.session_timeout, rebalance_timeout=self._rebalance_timeout))
 
     def _partitions_of(self, topics: Iterable[str]) -> dict[HistoryId, TopicPartition]:
         """What there is to distribute; a topic that does not exist has nothing."""

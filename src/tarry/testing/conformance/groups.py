@@ -267,6 +267,7 @@ class Eviction(Suite):
         silent = await rig.member(at.topic, static="one")
         await owns(rig, silent, at)
         ownership = silent.assignment.owned[at]
+        assert silent.session_timeout == rig.timeouts.session
         follows = rig.ask(silent.changed, silent.assignment.version)
         if rig.is_virtual:
             await anyio.sleep(0.9 * rig.timeouts.session)
@@ -279,6 +280,8 @@ class Eviction(Suite):
         silent.touch()
         with refused(NotAMember):
             await silent.changed(silent.assignment.version)
+        with refused(NotAMember):
+            await silent.release(())
         again = await rig.member(at.topic, static="one")
         await owns(rig, again, at)
         assert again.assignment.owned[at] > ownership
@@ -299,6 +302,7 @@ class Eviction(Suite):
         with refused(NotAMember):
             await silent.changed(silent.assignment.version)
         await rig.until(lambda: not heard.assignment.revoking)
+        await heard.release(())
         assert dict(heard.assignment.owned) == before
         follows = rig.ask(heard.changed, heard.assignment.version)
         await rig.turn()

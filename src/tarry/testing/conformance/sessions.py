@@ -79,6 +79,7 @@ class Sessions(Suite):
         (at,) = await rig.topic()
         await rig.append(at, b"a")
         reader = await rig.reader(at, name="reader")
+        assert reader.session_timeout is None
         await reader.leave()
         await reader.leave()
         verbs: list[Callable[[], Awaitable[object]]] = [
