@@ -204,12 +204,19 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where a start lies now; retained messages are `log_start` up to `log_end` (exclusive)."""
+    """Where a start lies now; retained messages are `log_start` up to `log_end` (exclusive).
+
+    Args:
+        age_s: of a `Position` that was asked for: how many seconds ago the first retained message from there on was
+            made, by its timestamp and the log's clock, at least 0; 0 when there is none. None: unknown, since a
+            `Start` was asked for, or the message is damaged.
+    """
 
     position: Position
     log_start: Position
     log_end: Position
     history: HistoryId
+    age_s: float | None = None
 
 
 class Session(Protocol):
@@ -245,7 +252,7 @@ class Session(Protocol):
         ...
 
     async def resolve(self, partition: TopicPartition, start: Position | Start) -> Resolved:
-        """Where a start lies now (serves `seek` and `lag`)."""
+        """Where a start lies now (serves `seek`), or how old what lies at a position is (serves `lag`)."""
         ...
 
     async def wait_ready(

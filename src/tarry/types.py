@@ -563,12 +563,22 @@ class ShutdownReport:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer is behind a partition's end, in messages: with what it delivered, with what it stored."""
+    """How far a consumer is behind the end of a partition, in messages and in time.
+
+    Args:
+        position: the next message to be delivered, None while it is not known.
+        delivered: messages that were not delivered yet.
+        stored: messages that are not stored as finished.
+        delivered_s: age in seconds of the oldest message that was not delivered, 0 when there is none. None: unknown.
+        stored_s: the same of the oldest one that is not stored.
+    """
 
     log_end: Position
     position: Position | None
     delivered: int
     stored: int
+    delivered_s: float | None
+    stored_s: float | None
 
 
 CommitMode = Literal[

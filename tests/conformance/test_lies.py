@@ -152,6 +152,10 @@ def further(found: abc.Resolved, _: Call) -> abc.Resolved:
     return replace(found, position=Position(found.position + 1))
 
 
+def of_the_newest(found: abc.Resolved, _: Call) -> abc.Resolved:
+    return replace(found, age_s=0.0)
+
+
 LIES: list[tuple[str, Operation, Action]] = [
     ("a_topic_is_created_once", "create_topic", mild),
     ("topics_are_listed_by_name", "list_topics", telling(backwards)),
@@ -162,6 +166,7 @@ LIES: list[tuple[str, Operation, Action]] = [
     ("an_assignment_that_stays_keeps_who_follows_it_waiting", "changed", asking(version=lambda _: -1)),
     ("leaving_ends_what_the_session_has_out", "leave", nothing),
     ("a_start_is_found_alike_by_resolve_and_by_a_poll", "resolve", telling(further)),
+    ("a_position_says_how_old_what_lies_there_is", "resolve", telling(of_the_newest)),
     ("every_target_is_answered_in_the_order_asked", "poll", telling(targets_backwards)),
     ("count_is_exact_over_all_targets", "poll", telling_of_targets(shorter)),
     ("count_is_exact_over_all_targets", "poll", asking(count=twice("count"))),

@@ -1129,21 +1129,30 @@ class Consumer(Generic[T]):
         ]
 
     async def lag(self) -> dict[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages, counted from what was delivered and what is stored."""
+        """How far each partition is behind its end by what was delivered and by what is stored, in messages and seconds.
+
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked. The
+        seconds are the age of the oldest message that is left, by its timestamp and the log's clock.
+        """
         self._check_started()
         self._note()
         found: dict[TopicPartition, Lag] = {}
         for partition in list(self._positions):
-            end = await self._standing.session.resolve(partition, Start.end())
             place, stored = self._positions.get(partition), self._commits[partition].stored
             if place is None:
                 continue  # it left meanwhile
-            begin = end.log_start
+            position = place.next
+            upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
+            ahead = behind = await self._standing.session.resolve(partition, upcoming)
+            if unstored != upcoming:
+                behind = await self._standing.session.resolve(partition, unstored)
             found[partition] = Lag(
-                end.log_end,
-                place.next,
-                delivered=end.log_end - max(begin if place.next is None else place.next, begin),
-                stored=end.log_end - max(begin if stored is None else position_after(stored), begin),
+                ahead.log_end,
+                position,
+                delivered=ahead.log_end - max(upcoming, ahead.log_start),
+                stored=behind.log_end - max(unstored, behind.log_start),
+                delivered_s=ahead.age_s,
+                stored_s=behind.age_s,
             )
         return found
 

@@ -8,10 +8,13 @@ Not here: joining and asking (`membership`), what a gap is (`_core.lease`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
+
+from tarry._runtime.bridge import loop_now
 
 if TYPE_CHECKING:
     from tarry import abc
@@ -28,12 +31,13 @@ class Standing:
 
     session: abc.Session
     lease: Lease | None = None
+    _now: Callable[[], float] = field(default_factory=loop_now)  # asked for each message of a handler loop
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _settled: anyio.Event = field(default_factory=anyio.Event)
 
     def is_in_doubt(self) -> bool:
         """The session may be over, unheard; if so, whoever keeps it is made to find out now."""
-        if self.lease is None or not self.lease.is_over(anyio.current_time()):
+        if self.lease is None or not self.lease.is_over(self._now()):
             return False
         self._asked.set()
         return True

@@ -15,13 +15,14 @@ from typing import Any
 
 from tarry import abc
 from tarry._core.waiters import Waiters
+from tarry._wire.batch import first_timestamp
 from tarry.brokers.local.coordinator import Coordinator, Seat
 from tarry.brokers.local.describing import GroupDesk
 from tarry.brokers.local.polls import Polls
 from tarry.brokers.local.probes import Limits, Member, Reply
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import TopicOptions
-from tarry.errors import LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
+from tarry.errors import DataError, LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
 from tarry.types import (
     HistoryId,
     Offset,
@@ -273,10 +274,11 @@ class Pump:
             call.reply(None)
 
     def resolve(self, call: Reply, member: Member, at: TopicPartition, start: Position | Start) -> None:
-        """Where a start lies now (C26)."""
+        """Where a start lies now (C26), or how old what lies at a position is."""
         try:
             self.polls.check_member(member)
             part = self.view.find(at)
+            asked = start
             if isinstance(start, Start) and start.kind is not StartKind.TIMESTAMP:
                 start = part.place(start, member.identity)
         except TarryError as error:
@@ -292,8 +294,36 @@ class Pump:
         if isinstance(start, Start):
             assert start.value is not None
             self._store.find_time(part.id, start.value, done)
+        elif asked is start:
+            self._find_age(call, part, start)
         else:
             done(start)
+
+    def _find_age(self, call: Reply, part: Partition, position: Position) -> None:
+        """Answer how old the first message from a position on is; from memory, if it is there."""
+
+        def done(found: abc.Selection | TarryError) -> None:
+            if isinstance(found, TarryError) and not isinstance(found, DataError):
+                call.reply(found)
+                return
+            call.reply(abc.Resolved(position, part.log_start, part.log_end, part.history, self._age_of(found)))
+
+        query = abc.Query(part.id, max(position, part.log_start), count=1, limit=1)
+        found = self._store.read(query)
+        if found is None:
+            self._store.read_disk(query, done)
+        else:
+            done(found)
+
+    def _age_of(self, found: abc.Selection | DataError) -> float | None:
+        if isinstance(found, DataError):
+            return None
+        if not found.runs:
+            return 0.0
+        try:
+            return max(self._clock.wall_ms() - first_timestamp(found.runs[0]), 0) / 1000
+        except DataError:
+            return None
 
     # ------------------------------------------------------------------------------------------- reading
 

@@ -9,7 +9,7 @@ from tarry import abc
 from tarry.errors import NotAMember, OffsetOutOfRange, TopicNotFound
 from tarry.testing.conformance.rig import LONG, Rig, offsets, only, refused
 from tarry.testing.conformance.suite import Suite, rests_on
-from tarry.types import EPOCH, UNFENCED, Offset, Position, Start, StartKind, TopicPartition
+from tarry.types import EPOCH, TIMESTAMP_MS_MAX, UNFENCED, Offset, Position, Start, StartKind, TopicPartition
 
 
 class Sessions(Suite):
@@ -104,8 +104,10 @@ class Resolving(Suite):
         (at,) = await rig.topic()
         reader = await rig.reader(at, name="reader")
         (history,) = [part.history for part in (await rig.broker.describe_topic(at.topic)).partitions]
-        for start in Start.first(), Start.end(), _last(10), Start.next(), Start.offset(0), Position(0):
+        for start in Start.first(), Start.end(), _last(10), Start.next(), Start.offset(0):
             assert await reader.resolve(at, start) == abc.Resolved(Position(0), Position(0), Position(0), history)
+        found = await reader.resolve(at, Position(0))
+        assert (found.position, found.log_start, found.log_end, found.history) == (0, 0, 0, history)
 
     @rests_on("C26", "S11")
     async def test_a_start_is_found_alike_by_resolve_and_by_a_poll(self, rig: Rig) -> None:
@@ -164,6 +166,21 @@ class Resolving(Suite):
                 await rig.poll(reader, (at, start), max_wait=LONG)
         with refused(TopicNotFound):
             await reader.resolve(TopicPartition(rig.name("no"), 0), Start.first())
+
+    @rests_on("design 3")
+    async def test_a_position_says_how_old_what_lies_there_is(self, rig: Rig) -> None:
+        (at,) = await rig.topic()
+        reader = await rig.reader(at, name="reader")
+        assert (await reader.resolve(at, Position(0))).age_s == 0.0, "nothing lies there"
+        await rig.append(at, b"a", b"b", times=[0, 1_000_000])
+        await rig.append(at, b"c", times=[TIMESTAMP_MS_MAX])
+        ages = [(await reader.resolve(at, Position(place))).age_s for place in range(4)]
+        oldest, newer, future, end = ages
+        assert oldest is not None
+        assert newer is not None
+        assert 900.0 < oldest - newer <= 1000.0
+        assert (future, end) == (0.0, 0.0)
+        assert (await reader.resolve(at, Start.first())).age_s is None
 
     @rests_on("C26", "K103")
     async def test_a_time_is_the_first_message_at_or_after_it(self, rig: Rig) -> None:
