@@ -30,6 +30,7 @@ from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
@@ -140,6 +141,7 @@ class Consumer(Generic[T]):
         self._typed = None if decode_value is None else Typed(decode_value)
         self._hooks = hooks
         self._instruments = instruments.part()
+        self._saying = Saying(self._instruments)
         self._traffic = Traffic()
         self._random = random
         self._state = State.NEW
@@ -1129,10 +1131,10 @@ class Consumer(Generic[T]):
         ]
 
     async def lag(self) -> dict[TopicPartition, Lag]:
-        """How far each partition is behind its end by what was delivered and by what is stored, in messages and seconds.
+        """How far each partition is behind its end, by what was delivered and by what is stored.
 
-        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked. The
-        seconds are the age of the oldest message that is left, by its timestamp and the log's clock.
+        In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
         """
         self._check_started()
         self._note()
@@ -1186,8 +1188,7 @@ class Consumer(Generic[T]):
                 warn_possibly_lost(self._instruments, origin.partition, first, last)
 
     def _warn_skipped(self, message: Message[T], error: Exception) -> None:
-        self._instruments.warn(
-            "consumer",
+        self._saying.warn(
             "handler_failed",
             f"{self._reads}: the handler failed on message {message.offset} of {message.topic_partition} "
             f"({type(error).__name__}); it counts as finished, as on_error='skip' says",

@@ -15,6 +15,7 @@ from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
 from tarry._runtime.retry import may_pass
 from tarry.consumer.lanes import ProgressLanes
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.errors import NotAMember, StaleAssignment, TarryError
 from tarry.instruments import Instruments
@@ -79,7 +80,7 @@ class Storing:
         self._positions = positions
         self._period = period
         self._note = note
-        self._instruments = instruments
+        self._saying = Saying(instruments)
         self._random = random
         self._queue: dict[TopicPartition, None] = {}
         self._at_work: set[TopicPartition] = set()
@@ -210,8 +211,7 @@ class Storing:
 
     def _failed(self, partition: TopicPartition, error: TarryError, consequence: str) -> None:
         self.counts = replace(self.counts, failed=self.counts.failed + 1, last_error=error)
-        self._instruments.warn(
-            "consumer",
+        self._saying.warn(
             "store_failed",
             f"{partition}: the offset could not be stored ({error}); {consequence}",
             partition=partition,
