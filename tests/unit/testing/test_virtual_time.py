@@ -98,6 +98,7 @@ def test_the_clock_stands_still_while_somebody_can_go_on(backend: Backend) -> No
 def test_blocking_moves_the_clock_and_lets_nobody_run(backend: Backend) -> None:
     async def main() -> tuple[list[float], float]:
         ticks: list[float] = []
+        blocked_until = 0.0
 
         async def tick() -> None:
             while True:

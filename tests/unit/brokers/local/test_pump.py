@@ -333,7 +333,11 @@ class TestStarts:
         rig = PumpRig(cold=True)
         rig.append_times(1000)
         error: TarryError = DataError("the row is damaged")
-        monkeypatch.setattr(rig.store, "read_disk", lambda _, done: done(error))
+
+        def fail(_: abc.Query, done: Callable[[TarryError], None]) -> None:
+            done(error)
+
+        monkeypatch.setattr(rig.store, "read_disk", fail)
         assert (rig.resolve(0).answer.age_s, rig.resolve(0).answer.log_end) == (None, 1)
         error = LogUnavailable("gone")
         assert rig.resolve(0).error is error
