@@ -18,16 +18,22 @@ class Lease:
 
     Args:
         timeout_s: seconds without one after which the log may end the session; None: it never does.
+        every_s: seconds after which another one is due.
     """
 
-    def __init__(self, timeout_s: float | None, now: float) -> None:
+    def __init__(self, timeout_s: float | None, every_s: float, now: float) -> None:
         self._timeout_s = timeout_s
+        self._every_s = every_s
         self._since = now
         self._is_told = False
 
     def is_over(self, now: float) -> bool:
         """The last sign of life is so long ago that the log may have ended the session."""
         return self._timeout_s is not None and now - self._since >= self._timeout_s
+
+    def is_due(self, now: float) -> bool:
+        """The next sign of life is due, and still in time."""
+        return now - self._since >= self._every_s and not self.is_over(now)
 
     def beat(self, now: float) -> float | None:
         """A sign of life goes out, at `now` or a little later; it keeps a lease that is not over.

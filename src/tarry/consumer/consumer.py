@@ -24,6 +24,7 @@ import anyio.lowlevel
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
+from tarry._core.pace import Pace
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
@@ -155,6 +156,8 @@ class Consumer(Generic[T]):
             messages_max=options.buffer_messages or 2 * poll.count,
             bytes_max=options.buffer_bytes,
         )
+        is_paced = reads.identity.kind == "group" and commit.mode != "each_batch"  # whose lists are what was fetched
+        self._pace = Pace() if is_paced else None
         self._standing: Standing
         self._membership: Membership | None = None
         self._worker: Worker
@@ -423,6 +426,7 @@ class Consumer(Generic[T]):
                 demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
             return await self._gather(demand)
         finally:
             self._reading = False
@@ -504,6 +508,9 @@ class Consumer(Generic[T]):
         self._reading = True
         try:
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
+            if self._pace is not None:
+                self._pace.done(self._standing.now())
             while True:
                 if self._is_ending():
                     raise StopAsyncIteration
@@ -520,11 +527,23 @@ class Consumer(Generic[T]):
         finally:
             self._reading = False
             self._worker.served()
-        self._load(segment)
+        self._load(self._paced(segment))
         self._worker.taken()
         self._hand = next(self._cursor)
         self._seen = (self._messages + 1, anyio.current_time())
         return self._hand
+
+    def _paced(self, segment: Segment) -> Segment:
+        """As much of a list as the reader may have before the event loop has its turn; the rest comes next (K18)."""
+        if self._pace is None:
+            return segment
+        head, rest = cut(segment, self._pace.count, segment.size, at_least=1)
+        if head is None or rest is None:
+            head = segment
+        else:
+            self._fetches.put_first(rest)
+        self._pace.gave(head.count, self._standing.now())
+        return head
 
     def _is_ending(self) -> bool:
         """Whoever waits for a single message gets none any more."""

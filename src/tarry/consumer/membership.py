@@ -139,7 +139,9 @@ class Membership:
         """Hold what the session came with."""
         session = self._standing.session
         session.touch()
-        self._lease = self._standing.lease = Lease(session.session_timeout, anyio.current_time())
+        self._lease = self._standing.lease = Lease(
+            session.session_timeout, self._options.heartbeat_interval, anyio.current_time()
+        )
         assignment = session.assignment
         self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
 

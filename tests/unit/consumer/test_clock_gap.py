@@ -14,7 +14,7 @@ from tarry.errors import StaleAssignment
 from tarry.testing import block, delay, hold
 from tarry.types import Message
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, Rig, offsets, opened, owns, start, take, take_all
+from tests.unit.consumer.rig import P0, P1, P2, Rig, offsets, opened, owns, start, take, take_all
 from tests.virtual import virtual
 
 CASE: dict[str, Any] = {"heartbeat_interval": 0.25, "poll": PollOptions(count=5)}
@@ -270,6 +270,105 @@ class TestAgainAndAgain:
                 await anyio.sleep(0.01)
             assert 30 < len(rig.calls("open_session")) < 150
             assert len(rig.script.calls) < 1000
+
+
+class TestABodyThatNeverAwaits:
+    """Number crunching: each message takes its time, and all together take longer than the session lasts."""
+
+    @rule("K18")
+    @pytest.mark.parametrize("way", ["async for", "consume", "poll"])
+    @pytest.mark.parametrize("seconds", [0.004, 0.1, 0.8])
+    @EVERY_MODE
+    @virtual(seeds=2)
+    async def test_it_stays_a_member_and_its_offsets_are_stored(
+        self, commit: AutoCommit, seconds: float, way: str
+    ) -> None:
+        count = max(int(4.0 / seconds), 15)
+        async with opened(1, session_timeout=1.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, count)
+            seen: list[int] = []
+            stored: set[int | None] = set()
+            async with rig.member(commit=commit, heartbeat_interval=0.25) as consumer:
+                await consumer.ready()
+
+                def work(message: Message) -> None:
+                    seen.append(message.offset)
+                    stored.add(rig.group_stored(P0))
+                    block(seconds)
+
+                async def read() -> None:
+                    if way == "consume":
+                        await consumer.consume(work)
+                    while way == "poll":
+                        for message in await consumer.poll(count=1):
+                            work(message)
+                    async for message in consumer:
+                        work(message)
+
+                reading = start(tasks, read)
+                await anyio.sleep(count * seconds + 2.0)
+                assert seen == list(range(count))
+                assert rig.reported("clock_gap") == []
+                assert rig.reported("evicted") == []
+                assert commit.mode == "disabled" or len(stored) >= 3
+                await reading.cancel()
+
+    @rule("K18", "K06")
+    @virtual(seeds=2)
+    async def test_after_a_block_a_slow_one_gets_nothing_of_the_old_ownership(self) -> None:
+        async with opened(1, session_timeout=1.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 30)
+            seen: list[Message] = []
+            async with rig.member(heartbeat_interval=0.25) as consumer:
+
+                async def read() -> None:
+                    async for message in consumer:
+                        seen.append(message)
+                        if len(seen) == 10:
+                            block_and_lapse(rig, 3.0)
+                        else:
+                            block(0.06)
+
+                reading = start(tasks, read)
+                await anyio.sleep(12.0)
+                assert offsets(seen) == [*range(10), *range(30)]
+                assert {message.origin.ownership for message in seen[10:]}.isdisjoint(
+                    {message.origin.ownership for message in seen[:10]}
+                )
+                assert len(rig.reported("evicted")) == 1
+                await reading.cancel()
+
+    @rule("C44", "K18")
+    @virtual()
+    async def test_a_mode_that_stores_at_the_end_of_a_batch_has_it_whole(self) -> None:
+        async with opened(1) as rig:
+            await rig.fill(P0, 20)
+            async with rig.member(commit=AutoCommit.each_batch(), poll=PollOptions(count=20)) as consumer:
+                for _ in range(19):
+                    await anext(consumer)
+                    await anyio.sleep(0.1)
+                assert rig.group_stored(P0) is None
+                await anext(consumer)
+                await anyio.sleep(0.1)
+                assert rig.group_stored(P0) == 19
+
+    @rule("K18", "K16")
+    @virtual(seeds=2)
+    async def test_what_is_left_of_a_list_is_neither_lost_nor_doubled(self) -> None:
+        async with opened(3) as rig:
+            for at in P0, P1, P2:
+                await rig.fill(at, 40)
+            async with rig.member(poll=PollOptions(count=40)) as consumer:
+                seen: list[tuple[int, int]] = []
+                while len(seen) < 120:
+                    with anyio.move_on_after(0.013):
+                        message = await anext(consumer)
+                        seen.append((message.partition, message.offset))
+                    block(0.004)
+                    await anyio.sleep(0.01)
+            assert sorted(seen) == [(partition, offset) for partition in range(3) for offset in range(40)]
+            for partition in range(3):
+                assert [offset for each, offset in seen if each == partition] == list(range(40))
 
 
 @rule("K18")
