@@ -1202,7 +1202,7 @@ class Consumer(Generic[T]):
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
-        for origin, first, last in spans:
+        for origin, first, last in _joined(spans):
             if not self._is_held(origin) and origin not in self._given_up:
                 warn_possibly_lost(self._instruments, origin.partition, first, last)
 
@@ -1256,6 +1256,16 @@ class Consumer(Generic[T]):
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
     return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+
+
+def _joined(spans: Iterable[tuple[Origin, Offset, Offset]]) -> list[tuple[Origin, Offset, Offset]]:
+    """First and last message of spans, those that follow on one another as one."""
+    found: list[tuple[Origin, Offset, Offset]] = []
+    for origin, first, last in sorted(spans, key=lambda span: (span[0].partition, span[1])):
+        if found and found[-1][0] == origin and found[-1][2] + 1 == first:
+            origin, first, _ = found.pop()
+        found.append((origin, first, last))
+    return found
 
 
 def _check_cause(cause: object) -> None:

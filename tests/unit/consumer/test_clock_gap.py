@@ -53,12 +53,13 @@ class TestBeforeTheLogHasSaid:
             seen: list[int] = []
             answered = anyio.Event()
             rig.script.on("release", do=hold(answered))
-            async with rig.member(commit=commit, **CASE) as consumer:
+            last = 5 if way == "poll" else 4  # the end of a batch; in the middle of a list
+            async with rig.member(commit=commit, heartbeat_interval=0.25) as consumer:
                 await consumer.ready()
 
                 async def work(message: Message) -> None:
                     seen.append(message.offset)
-                    if message.offset == 2:
+                    if message.offset == last:
                         block_and_stand(consumer, 3.0)
 
                 async def read() -> None:
@@ -73,9 +74,9 @@ class TestBeforeTheLogHasSaid:
 
                 reading = start(tasks, read)
                 await anyio.sleep(0.1)
-                assert seen == [0, 1, 2]
+                assert seen == list(range(last + 1))
                 await anyio.sleep(10.0)
-                assert seen == [0, 1, 2]
+                assert seen == list(range(last + 1))
                 (gap,) = rig.reported("clock_gap")
                 assert 2.9 <= float(str(gap["seconds"])) <= 3.3
                 answered.set()
@@ -258,6 +259,18 @@ class TestAgainAndAgain:
             lines = [record.getMessage() for record in caplog.records if "joining again" in record.getMessage()]
             assert 1 < len(lines) <= 6
             assert "(the last of" in lines[1]
+
+    @rule("K18", "C22")
+    @virtual()
+    async def test_what_dead_sessions_were_refused_is_nobody_s_business(self) -> None:
+        async with opened(2, session_timeout=1.0) as rig, rig.member(**CASE) as consumer:
+            for round_ in range(1, 10):
+                await owns(consumer, 2)
+                await anyio.sleep(1.0)
+                block_and_lapse(rig, 2.0)
+                await anyio.sleep(0.01)
+                assert len(rig.reported("evicted")) == round_
+                assert offsets(await consumer.poll(max_wait=0.01)) == []
 
     @rule("K18", "C92", "K41")
     @virtual(seeds=2)
