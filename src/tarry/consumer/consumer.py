@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from inspect import isawaitable
@@ -33,7 +33,7 @@ from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_l
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
-from tarry.consumer.worker import Loop, Worker
+from tarry.consumer.worker import Loop, Worker, gap_at
 from tarry.errors import (
     ConcurrentRead,
     ConfigError,
@@ -778,11 +778,19 @@ class Consumer:
 
         Args:
             to: a `Start`, or the offset of the message to read next.
+
+        Raises:
+            OffsetOutOfRange: behind the end of the log; or below what is retained, when `to` or the `start=` of the
+                consumer says `on_gap="fail"`.
+            StaleAssignment: the partition is not read by this consumer.
         """
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
         resolved = await self._standing.session.resolve(owned, start)
+        gap = gap_at(owned, resolved)
+        if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
+            raise gap.error()
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
@@ -1148,7 +1156,7 @@ class Consumer:
 
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
-    return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+    return replace(start, value=count) if start.kind is StartKind.LAST else start
 
 
 def _check_cause(cause: object) -> None:

@@ -30,6 +30,7 @@ from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
+from tarry._core.gaps import Gap, Gaps
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
 from tarry._wire.batch import DECODE_BYTES
@@ -48,7 +49,7 @@ from tarry.errors import (
     UncertainError,
 )
 from tarry.instruments import Instruments
-from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition
+from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition, position_after
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
 
@@ -156,7 +157,7 @@ class Worker:
         self._postponed: dict[TopicPartition, int] = {}
         self._direct: Wait | None = None
         self._committing: Committing | None = None
-        self._gaps: dict[TopicPartition, Position] = {}
+        self._gaps = Gaps(start.on_gap)
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
@@ -238,7 +239,7 @@ class Worker:
         """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
             self.stopped.pop(partition, None)
-            self._gaps.pop(partition, None)
+            self._gaps.forget(partition)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
@@ -254,7 +255,7 @@ class Worker:
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self.stopped.pop(partition, None)
-        self._gaps.pop(partition, None)
+        self._gaps.forget(partition)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
@@ -266,6 +267,8 @@ class Worker:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
         if self._told:
             raise self._told.popleft()
+        for gap in self._gaps.due(self._fetches.buffers):
+            self._stop_partition(gap.partition, gap.error())
         for key in list(self._errors):
             raise self._errors.pop(key).with_traceback(None)
         if self.failure is not None:
@@ -337,8 +340,13 @@ class Worker:
         except TarryError as error:
             return error
         else:
-            if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
+            gap = gap_at(partition, resolved)
+            goes_on = gap is None or self._start.on_gap == "resume"
+            begin = max(resolved.position, resolved.log_start) if goes_on else resolved.position
+            if self._positions.resolved(partition, place.epoch, begin, resolved.history):
                 self._began(partition, resolved.position)
+                if gap is not None:
+                    self._meet(gap)
                 self.kick()
                 self._arrived()
         return None
@@ -511,8 +519,8 @@ class Worker:
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)
             return
-        if reply.asked < reply.position:
-            self._report_gap(reply)
+        if reply.asked < reply.position and not self._meet(_gap_in(reply)):
+            return
         new_from = self._positions.fetched(partition, epoch, reply.next)
         if new_from is None:
             return
@@ -542,25 +550,28 @@ class Worker:
             partition=partition,
             old_history=old,
         )
-        self._gaps.pop(partition, None)
+        self._gaps.forget(partition)
         self._fetches.void(partition)
         self._renewed(partition)
         self._positions.reset(partition)
 
-    def _report_gap(self, reply: abc.TargetReply) -> None:
-        """Retention removed what was to be read next: say so once, with the exact bounds (Q9, K09)."""
-        if self._gaps.get(reply.partition) == reply.position:
-            return
-        self._gaps[reply.partition] = reply.position
+    def _meet(self, gap: Gap) -> bool:
+        """Retention removed what was to be read next: say so once; whether reading goes on behind it (Q9, K09)."""
+        if gap.partition in self._gaps or gap.partition in self.stopped:
+            return False
+        goes_on = self._gaps.met(gap)
         self._instruments.warn(
             "consumer",
             "gap",
-            f"{reply.partition}: messages {reply.asked} to {reply.position - 1} were removed by retention before they "
-            f"were read; going on at {reply.position}",
-            partition=reply.partition,
-            first=reply.asked,
-            last=reply.position - 1,
+            f"{gap}; " + (f"going on at {gap.log_start}" if goes_on else "it is read no further until it is sought"),
+            partition=gap.partition,
+            first=gap.begin,
+            last=gap.log_start - 1,
         )
+        if not goes_on:
+            self._fetches.drained(gap.partition)
+            self._withdraw([gap.partition])
+        return goes_on
 
     # ------------------------------------------------------------------------------------------- targets
 
@@ -568,7 +579,8 @@ class Worker:
         """It may be read, has a position and a leader, and is neither paused nor stopped."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and partition not in self.stopped and self._routes.leader(partition) is not None
+        is_held_back = partition in self.stopped or partition in self._gaps
+        return is_readable and not is_held_back and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -652,6 +664,18 @@ class Worker:
         self._watching.settle()
         self.kick()
         self._arrived()
+
+
+def gap_at(partition: TopicPartition, start: abc.Resolved) -> Gap | None:
+    """What retention removed behind the place of a start."""
+    if start.position >= start.log_start:
+        return None
+    return Gap(partition, start.position, start.log_start, start.log_end)
+
+
+def _gap_in(reply: abc.TargetReply) -> Gap:
+    head = Offset(-1) if reply.head is None else reply.head
+    return Gap(reply.partition, reply.asked, reply.position, position_after(head))
 
 
 def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:
