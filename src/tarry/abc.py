@@ -104,7 +104,9 @@ class Assignment:
         generation: counts the changes of the group's members; for people.
         owned: the partitions with their ownership; those in `revoking` are among them.
         revoking: these are wanted back: deliver nothing more of them, finish, store, then `release` (design 4.1).
-        topics: partition count of each topic.
+        topics: partition count of each topic; one that was asked for and does not exist is not there.
+        late: those of `owned` that came into being while the session, or its group, was there: with nothing stored they
+            are read from their first message (K56). Not those of a topic that was deleted and created again (K57).
     """
 
     version: int
@@ -112,6 +114,7 @@ class Assignment:
     owned: Mapping[TopicPartition, Ownership]
     revoking: frozenset[TopicPartition]
     topics: Mapping[str, int]
+    late: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ class Session(Protocol):
 
     async def changed(self, version: int) -> Assignment:
         """Wait until the assignment's version differs from `version`.
+
+        A standalone one changes too: with partitions that a topic gains, and with topics that are created or deleted.
 
         Raises:
             NotAMember: the session was evicted, or it left; everything it owned is lost.
@@ -332,8 +337,11 @@ class Broker(Protocol):
     ) -> Session:
         """Open a standalone session on chosen partitions and on all of `topics`, or join a group on `topics`.
 
+        Topics that do not exist are left out until they are created, if there is anything else to read (K72).
+
         Raises:
-            TopicNotFound: names everything that is missing.
+            TopicNotFound: none of `topics` exists, and no partition is chosen; names all of them. Or a chosen partition
+                does not exist.
             NotAccepted: the group has members that read another set of topics, or a living static member of that name.
         """
         ...

@@ -632,6 +632,7 @@ class Health:
         is_member: the log counts it in; False after an eviction until it has joined again. True without a group.
         owned: the partitions it reads.
         missing: partitions that have no position yet, and why.
+        missing_topics: topics that do not exist (any more); they do not make it ill.
         stopped: partitions that are not read any more until they are sought, with the error.
         stalled_s: seconds since a message was handed over, while fetched ones wait; 0 when none waits.
         silent_s: seconds for which the log has owed an answer, or has refused every request.
@@ -647,6 +648,7 @@ class Health:
     stalled_s: float
     silent_s: float
     last_error: TarryError | None
+    missing_topics: tuple[str, ...] = ()
 
 
 class ProducerStamp(NamedTuple):

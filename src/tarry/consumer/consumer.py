@@ -32,6 +32,7 @@ from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
+from tarry.consumer.topics import Following, Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.worker import Loop, Worker, gap_at
 from tarry.errors import (
@@ -89,6 +90,11 @@ class Reads:
     partitions: tuple[TopicPartition, ...]
     identity: abc.ConsumerIdentity
     start: Start
+
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Those of the chosen partitions too."""
+        return tuple(dict.fromkeys((*self.topics, *(partition.topic for partition in self.partitions))))
 
     def __str__(self) -> str:
         what = ", ".join([*self.topics, *map(str, self.partitions)])
@@ -149,6 +155,8 @@ class Consumer:
             bytes_max=options.buffer_bytes,
         )
         self._standing: Standing
+        self._topics = Topics(reads.all_topics, self._instruments, self._arrived)
+        self._following: Following
         self._membership: Membership | None = None
         self._worker: Worker
         self._storing: Storing
@@ -192,7 +200,8 @@ class Consumer:
         """Open the session (the only I/O of the start, C15).
 
         Raises:
-            TopicNotFound: a topic or partition is missing; the message names it.
+            TopicNotFound: none of the topics exists, or a chosen partition does not; the message names them. When only
+                some topics are missing the others are read, and `ready` and `health` name those.
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
@@ -218,7 +227,9 @@ class Consumer:
             self._membership.begin()
             beside.append(self._follow_group)
         else:
-            self._positions.assign(self._standing.session.assignment.owned)
+            self._following = Following(self._standing, self._topics, self._positions, self._random)
+            self._following.begin()
+            beside.append(self._follow_topics)
         self._worker = Worker(
             self._standing,
             start=self._reads.start,
@@ -248,11 +259,15 @@ class Consumer:
         assert self._membership is not None
         await self._membership.run(self._worker)
 
+    async def _follow_topics(self) -> None:
+        await self._following.run(self._worker)
+
     def _join_in(self) -> Membership:
         return Membership(
             self._standing,
             name=str(self._reads),
             join=self._open_session,
+            noted=self._topics.note,
             hooks=self._hooks,
             reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
             keeps=self._commits_on_poll,
@@ -987,6 +1002,7 @@ class Consumer:
             is_member=is_member,
             owned=self.assignment,
             missing=self._why_missing(stopped),
+            missing_topics=self._topics.missing,
             stopped=stopped,
             stalled_s=self._stalled_s() if self._state is State.OPEN else 0.0,
             silent_s=silent_s,
@@ -1029,7 +1045,9 @@ class Consumer:
         self._messages, self._bytes = self._handed_over()
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Wait until every partition has a position.
+        """Wait until every topic exists, and every partition has a position.
+
+        Cancellation: ends the wait at once; nothing else changes.
 
         Raises:
             NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
@@ -1044,19 +1062,22 @@ class Consumer:
             self._worker.raise_pending()
         if missing := self._missing():
             after = f" after {timeout:g} s" if limit.cancelled_caught else ""
-            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)}{after}")
+            raise NotReady(f"{self._reads}: {', '.join(missing)}{after}")
 
     def _is_hopeful(self) -> bool:
-        """Some partition has no position, but will get one."""
+        """Some partition has no position, but will get one; or a topic may still be created."""
         unresolved = self._positions.unresolved()
-        return self._worker.failure is None and not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        return self._worker.failure is None and may_come
 
     def _missing(self) -> list[str]:
         stopped = self._worker.stopped
-        return [
+        partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
             for partition in self._positions.unresolved()
         ]
+        missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
+        return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end, in messages, counted from what was delivered and what is stored."""
@@ -1082,12 +1103,12 @@ class Consumer:
         if self._state in (State.NEW, State.FAILED):
             self._not_started()
         if isinstance(partition, int):
-            topics = {owned.topic for owned in self._positions}
+            topics = self._topics.wanted
             if len(topics) != 1:
                 raise ConfigError(
                     f"partition {partition} of which topic? This consumer reads {sorted(topics)}; pass a TopicPartition"
                 )
-            partition = TopicPartition(topics.pop(), partition)
+            partition = TopicPartition(topics[0], partition)
         partition = TopicPartition(*partition)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))

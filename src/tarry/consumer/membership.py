@@ -71,6 +71,7 @@ class Membership:
 
     Args:
         join: opens a session anew.
+        noted: told of each assignment.
         keeps: what was fetched under a lost ownership is delivered all the same, since the log counts it as read (C36).
     """
 
@@ -80,6 +81,7 @@ class Membership:
         *,
         name: str,
         join: Callable[[], Awaitable[abc.Session]],
+        noted: Callable[[abc.Assignment], None],
         hooks: Hooks,
         reader: Reader,
         keeps: bool,
@@ -93,6 +95,7 @@ class Membership:
         self._standing = standing
         self._name = name
         self._join = join
+        self._noted = noted
         self._hooks = hooks
         self._reader = reader
         self._keeps = keeps
@@ -112,6 +115,7 @@ class Membership:
     def begin(self) -> None:
         """Hold what the session came with."""
         assignment = self._standing.session.assignment
+        self._noted(assignment)
         self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
 
     async def run(self, worker: Worker) -> None:
@@ -159,6 +163,7 @@ class Membership:
         What is being given up is left alone: giving up ends with another look at the assignment.
         """
         assignment = self._standing.session.assignment
+        self._noted(assignment)
         mine = [partition for partition in self._positions if partition not in self._leaving]
         lost = [at for at in mine if assignment.owned.get(at) != self._positions[at].ownership]
         if lost:

@@ -158,6 +158,7 @@ class Worker:
         self._direct: Wait | None = None
         self._committing: Committing | None = None
         self._gaps = Gaps(start.on_gap)
+        self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.stopped: dict[TopicPartition, TarryError] = {}
@@ -216,6 +217,10 @@ class Worker:
         if direct is not None and not (direct.demand is self._fetches.demand and self._alone()):
             direct.scope.cancel()  # a second partition must not wait for the end of the first one's poll
 
+    async def heard(self, who: str) -> None:
+        """Wait until something changed."""
+        await self._bell.heard(who)
+
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
         self._bell.ring("fetching")
@@ -262,6 +267,20 @@ class Worker:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
         self.stopped[partition] = error
         self._void(partition)
+
+    def gone(self, partition: TopicPartition) -> None:
+        """The topic of a partition was deleted: it stops, and the reader is told, if neither has happened."""
+        if partition not in self.stopped:
+            what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"
+            self._stop_partition(partition, TopicNotFound(what))
+
+    def renew(self, partition: TopicPartition, history: HistoryId) -> None:
+        """A partition that was gone is there; as another one of the same name it is begun anew (K57)."""
+        self.stopped.pop(partition, None)
+        self._errors.pop(partition, None)
+        if self._positions[partition].history not in (None, history):
+            self._new_history(partition)
+        self.kick()
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
@@ -333,9 +352,9 @@ class Worker:
         try:
             if self._find is not None:
                 await self._find(partition)
-            resolved = await self._standing.session.resolve(partition, self._start)
+            resolved = await self._standing.session.resolve(partition, self._start_of(partition))
         except (TopicNotFound, DataError) as error:
-            if self._positions.get(partition) is place:
+            if self._positions.get(partition) is place and partition not in self.stopped:
                 self._stop_partition(partition, error)
         except TarryError as error:
             return error
@@ -344,12 +363,17 @@ class Worker:
             goes_on = gap is None or self._start.on_gap == "resume"
             begin = max(resolved.position, resolved.log_start) if goes_on else resolved.position
             if self._positions.resolved(partition, place.epoch, begin, resolved.history):
+                self._note_history(partition, resolved.history)
                 self._began(partition, resolved.position)
                 if gap is not None:
                     self._meet(gap)
                 self.kick()
                 self._arrived()
         return None
+
+    def _start_of(self, partition: TopicPartition) -> Start:
+        """What came while this consumer or its group was there had been written for it (K56)."""
+        return Start.next() if partition in self._standing.session.assignment.late else self._start
 
     # ------------------------------------------------------------------------------------------- fetching
 
@@ -517,7 +541,7 @@ class Worker:
         if place.epoch != epoch:
             return
         if place.history is not None and reply.history != place.history:
-            self._new_history(partition, place.history)
+            self._new_history(partition)
             return
         if reply.asked < reply.position and not self._meet(_gap_in(reply)):
             return
@@ -542,14 +566,23 @@ class Worker:
         for piece in pieces(fresh, DECODE_BYTES) if fresh is not None else ():
             self._fetches.put(piece)
 
-    def _new_history(self, partition: TopicPartition, old: HistoryId) -> None:
+    def _note_history(self, partition: TopicPartition, history: HistoryId) -> None:
+        """A partition has a position; in a group it may have been lost, and its topic created again, meanwhile."""
+        if self._histories.get(partition, history) != history:
+            self._warn_recreated(partition)
+        self._histories[partition] = history
+
+    def _warn_recreated(self, partition: TopicPartition) -> None:
         self._instruments.warn(
             "consumer",
             "topic_recreated",
             f"{partition} was deleted and created again; its position is dropped and the start rule decides again",
             partition=partition,
-            old_history=old,
+            old_history=self._histories.pop(partition, None),
         )
+
+    def _new_history(self, partition: TopicPartition) -> None:
+        self._warn_recreated(partition)
         self._gaps.forget(partition)
         self._fetches.void(partition)
         self._renewed(partition)
@@ -621,7 +654,7 @@ class Worker:
 
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
-        return place is not None and place.epoch == epoch
+        return place is not None and place.epoch == epoch and partition not in self.stopped
 
     async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, to stop the right one.

@@ -209,11 +209,9 @@ class TestFailing:
             await consumer.ready()
             await rig.log.delete_topic(T)
             await rig.client.create_topic(T, 1)
-            with anyio.fail_after(1), pytest.raises(OffsetOutOfRange):
-                await anext(consumer)
             await rig.fill(P0, 2)
-            await consumer.seek(0, Start.first())
-            assert offsets(await take(consumer, 2)) == [0, 1]
+            with anyio.fail_after(1):
+                assert offsets(await take(consumer, 2)) == [0, 1]
 
 
 class TestBeyond:

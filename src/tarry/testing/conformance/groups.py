@@ -26,6 +26,19 @@ class Groups(Suite):
         assert assignment.revoking == frozenset()
         assert dict(assignment.topics) == {first[0].topic: 3, second[0].topic: 2}
 
+    @rests_on("K72", "K56")
+    async def test_a_missing_topic_is_shared_once_it_is_created(self, rig: Rig) -> None:
+        (there,) = await rig.topic(label="there")
+        names = [rig.name("later"), there.topic]
+        first, second = await rig.member(*names), await rig.member(*names)
+        await owns(rig, first, there)
+        assert dict(second.assignment.topics) == {there.topic: 1}
+        later = await rig.topic(3, label="later")
+        await share(rig, [first, second], (there, *later))
+        for member in first, second:
+            assert member.assignment.late == frozenset(at for at in member.assignment.owned if at in later)
+            assert dict(member.assignment.topics) == {there.topic: 1, later[0].topic: 3}
+
     @rests_on("S66", "S71", "K69")
     async def test_a_newcomer_gets_what_is_released_and_nothing_else_moves(self, rig: Rig) -> None:
         partitions = await rig.topic(4)
@@ -213,7 +226,7 @@ class Groups(Suite):
     async def test_a_group_on_a_missing_topic_is_refused(self, rig: Rig) -> None:
         (at,) = await rig.topic()
         with refused(TopicNotFound) as caught:
-            await rig.member(at.topic, rig.name("no"))
+            await rig.member(rig.name("no"))
         assert rig.name("no") in str(caught.value)
         member = await rig.member(at.topic)
         await owns(rig, member, at)
