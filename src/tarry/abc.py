@@ -310,6 +310,16 @@ class Broker(Protocol):
         """Create a topic; with `exist_ok` an existing one is returned as it is."""
         ...
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Give a topic more partitions, `partitions` in all; with as many as it has nothing changes.
+
+        The new ones are empty, and sessions on the whole topic get them as late ones (`Assignment.late`).
+
+        Raises:
+            ConfigError: it has more; nothing was applied.
+        """
+        ...
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its messages and stored offsets; parked requests on it end with `TopicNotFound`."""
         ...
@@ -456,6 +466,15 @@ class CreateTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Give a topic partitions up to this number of them; answers its `TopicState`, `ConfigError` or `TopicNotFound`."""
+
+    name: str
+    partitions: int
+    size: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopic:
     """Delete a topic, its messages and stored offsets; answers None, or `TopicNotFound`."""
 
@@ -492,7 +511,7 @@ class Trimmed:
     size: int
 
 
-Job = Append | StoreOffset | SaveGroup | CreateTopic | DeleteTopic | Retain
+Job = Append | StoreOffset | SaveGroup | CreateTopic | GrowTopic | DeleteTopic | Retain
 JobResult = Appended | Stored | TopicState | tuple[Trimmed, ...] | None
 JobDone = Callable[["JobResult | TarryError"], None]
 

@@ -53,7 +53,17 @@ FaultKind = Literal[ByChance, "delay", "slow_sync", "split", "kill", "crash"]
 LOCAL: frozenset[Operation] = frozenset(("changed", "route", "aclose"))
 """Answered from what the client knows already: no request is sent."""
 CHANGING: frozenset[Operation] = frozenset(
-    ("create_topic", "delete_topic", "append", "open_session", "reset_group", "store_offset", "release", "leave")
+    (
+        "create_topic",
+        "grow_topic",
+        "delete_topic",
+        "append",
+        "open_session",
+        "reset_group",
+        "store_offset",
+        "release",
+        "leave",
+    )
 )
 """Requests that may have been applied when no answer comes; a poll that commits is one, too."""
 

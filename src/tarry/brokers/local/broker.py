@@ -57,6 +57,10 @@ class LocalBroker:
         """See `abc.Broker`."""
         return cast(TopicInfo, await self._ask(self._pump.create_topic, name, options, exist_ok))
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """See `abc.Broker`."""
+        return cast(TopicInfo, await self._ask(self._pump.grow_topic, name, partitions))
+
     async def delete_topic(self, name: str) -> None:
         """See `abc.Broker`."""
         await self._ask(self._pump.delete_topic, name)

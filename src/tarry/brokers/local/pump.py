@@ -151,6 +151,17 @@ class Pump:
 
         self._submit(call, abc.CreateTopic(name, options), done)
 
+    def grow_topic(self, call: Reply, name: str, partitions: int) -> None:
+        """See `abc.Broker`."""
+
+        def done(result: Any) -> None:
+            if isinstance(result, abc.TopicState):
+                self._extend_topic(result)
+                result = self.view.topics[name].info()
+            self._answer(call, result)
+
+        self._submit(call, abc.GrowTopic(name, partitions), done)
+
     def delete_topic(self, call: Reply, name: str) -> None:
         """See `abc.Broker`. Parked requests on it end with `TopicNotFound` (S24, Q16)."""
 
@@ -351,6 +362,7 @@ class Pump:
                 continue
             for part in known:
                 self.polls.changed(part)
+            self._extend_topic(state)
         self.groups.reopened()
 
     def failed(self, error: TarryError) -> None:
@@ -366,6 +378,10 @@ class Pump:
         self.view.add(state)
         self._topic_changed(state.name)
         self._plan_retention()
+
+    def _extend_topic(self, state: abc.TopicState) -> None:
+        if self.view.extend(state):
+            self._topic_changed(state.name)
 
     def _drop_topic(self, name: str) -> None:
         for part in self.view.drop(name):

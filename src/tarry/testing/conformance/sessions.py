@@ -56,6 +56,22 @@ class Sessions(Suite):
         assert after.late == frozenset(later)
         assert reader.assignment == after
 
+    @rests_on("K56")
+    async def test_a_session_on_a_whole_topic_gets_what_it_gains(self, rig: Rig) -> None:
+        p0, p1 = await rig.topic(2)
+        whole = await rig.broker.open_session(abc.ConsumerIdentity(None), [p0.topic], [])
+        chosen = await rig.reader(p1)
+        follows = rig.ask(whole.changed, whole.assignment.version)
+        await rig.settle()
+        await rig.broker.grow_topic(p0.topic, 3)
+        now = await follows.answer()
+        p2 = TopicPartition(p0.topic, 2)
+        assert dict(now.owned) == dict.fromkeys([p0, p1, p2], UNFENCED)
+        assert (dict(now.topics), now.late) == ({p0.topic: 3}, frozenset([p2]))
+        assert list(chosen.assignment.owned) == [p1]
+        new = await rig.broker.open_session(abc.ConsumerIdentity(None), [p0.topic], [])
+        assert (list(new.assignment.owned), new.assignment.late) == ([p0, p1, p2], frozenset())
+
     @rests_on("K57")
     async def test_a_deleted_topic_goes_and_comes_again_as_another_one(self, rig: Rig) -> None:
         (kept,), (gone,) = await rig.topic(label="kept"), await rig.topic(label="gone")
