@@ -188,8 +188,9 @@ class Resolved:
 class Session(Protocol):
     """One consumer's standing with a log.
 
-    Requests to different leaders, and `route` for different partitions, may be out at the same time; of those to one
-    leader one poll and one wait per 1,000 partitions. All others: one task at a time per kind of request.
+    Requests to different leaders may be out at the same time; of those to one leader one poll and one wait per 1,000
+    partitions. Of `route`, `resolve` and `stored_offset` several may be out, up to 16 of each for a consumer that takes
+    its partitions over. All others: one task at a time per kind of request.
 
     Cancelling an awaiting task withdraws its request at the log, at once; an offset store that was already handed over
     may still be applied.

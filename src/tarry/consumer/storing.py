@@ -67,6 +67,7 @@ class Storing:
         self._instruments = instruments
         self._random = random
         self._lane = anyio.Lock()
+        self._sent = 0
         self._queue: dict[TopicPartition, None] = {}
         self._queued = anyio.Event()
         self.counts = StoreCounts()
@@ -101,12 +102,21 @@ class Storing:
                     await anyio.sleep(backoff.next())
 
     async def find(self, partition: TopicPartition) -> None:
-        """Read what is stored for a partition that was taken over (Q4)."""
-        is_held = self._held(partition)
+        """Read what is stored for a partition that was taken over (Q4).
+
+        Several may be read at a time; not beside a store, whose answer would be newer than what was read.
+        """
+        is_held, sent = self._held(partition), self._sent
+        stored = None if self._lane.locked() else await self._standing.session.stored_offset(partition)
+        if not self._lane.locked() and sent == self._sent:
+            self._found(partition, stored, is_held)
+            return
         async with self._lane:
-            stored = await self._standing.session.stored_offset(partition)
-            if is_held():
-                self._commits.found(partition, stored)
+            self._found(partition, await self._standing.session.stored_offset(partition), is_held)
+
+    def _found(self, partition: TopicPartition, stored: Offset | None, is_held: Callable[[], bool]) -> None:
+        if is_held():
+            self._commits.found(partition, stored)
 
     async def store(self, partition: TopicPartition, offset: Offset, history: HistoryId | None) -> None:
         """Store one offset for the user, unless it changes nothing (C52); its error is raised (C53).
@@ -182,6 +192,7 @@ class Storing:
         While it waits the partition may be lost, and even be held anew: what was to be stored belongs to the past then.
         """
         async with self._lane:
+            self._sent += 1
             store = decide(partition)
             if store is None:
                 return None

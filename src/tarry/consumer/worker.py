@@ -36,7 +36,7 @@ from tarry._core.routes import Routes
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
-from tarry.consumer.routing import Routing
+from tarry.consumer.routing import LOOKUPS_MAX, Routing, side_by_side
 from tarry.consumer.standing import Standing
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
 from tarry.errors import (
@@ -321,7 +321,7 @@ class Worker:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             unresolved = self._unresolved()
-            refusal = await self._resolve_in_turn(unresolved)
+            refusal = await self._resolve_all(unresolved, is_refused=refusals.count > 0)
             self._first_round.set()
             if refusal is not None:
                 self._report_refusal(refusal, refusals)
@@ -334,15 +334,29 @@ class Worker:
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if partition not in self.stopped]
 
-    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
-        """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
-        for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
+    async def _resolve_all(self, unresolved: Sequence[TopicPartition], *, is_refused: bool) -> TarryError | None:
+        """One round, 16 at a time, until one is refused; why the first of those was.
+
+        What is refused waits for the next round, at its end, and starves nobody. While the log refuses, a round begins
+        with a single question, so that a log that is away is not asked for each partition.
+        """
+        failures: dict[TopicPartition, TarryError] = {}
+
+        async def resolve(partition: TopicPartition) -> None:
+            if failures:
+                return
             refusal = await self._resolve(partition)
-            if refusal is not None:
+            if refusal is None:
+                self._postponed.pop(partition, None)
+            else:
+                failures[partition] = refusal
                 self._postponed[partition] = max(self._postponed.values(), default=0) + 1
-                return refusal
-            self._postponed.pop(partition, None)
-        return None
+
+        order = sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0))
+        first, rest = (order[:1], order[1:]) if is_refused else ([], order)
+        for each in first, rest:
+            await side_by_side(resolve, each, LOOKUPS_MAX)
+        return next((failures[partition] for partition in order if partition in failures), None)
 
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""

@@ -258,8 +258,8 @@ class Producer:
         return ProducerStamp(self._id, sequence)
 
 
-def _is_beyond(partition: object, info: TopicInfo) -> bool:
-    return _is_int(partition) and partition >= len(info.partitions)  # type: ignore[operator]  # an int
+def _is_beyond(partition: int | None, info: TopicInfo) -> bool:
+    return _is_int(partition) and partition is not None and partition >= len(info.partitions)
 
 
 def _check_message(message: Outgoing) -> None:

@@ -31,8 +31,7 @@ class TestRunning:
             async with make(rig, kind)() as consumer:  # so that there is something stored, for "fail"
                 await rig.fill(P0, 5)
                 await rig.fill(P1, 5)
-                found = await take(consumer, 10)
-                for message in found:
+                for message in await take(consumer, 10):
                     await consumer.store_offset(message)
             rig.script.every("changed", do=delay(2.0, reply=True))  # so late does it learn of them
             async with make(rig, kind)(start=begin, commit=AutoCommit.finished(0.1), poll=QUICK) as consumer:
@@ -40,7 +39,7 @@ class TestRunning:
                 await anyio.sleep(2.0)
                 await rig.client.grow_topic(T, 3)
                 await rig.fill(P2, 10)
-                found = []
+                found: list[Message] = []
                 with anyio.fail_after(3):
                     while len(found) < 10:
                         message = await anext(consumer)

@@ -222,8 +222,10 @@ class View:
         Those that it has gained are left to `extend`.
         """
         known = self.topics.get(state.name)
-        now_there = [] if known is None else state.partitions[: len(known.partitions)]
-        if known is None or [part.id for part in known.partitions] != [part.id for part in now_there]:
+        if known is None:
+            return None
+        now_there = state.partitions[: len(known.partitions)]
+        if [part.id for part in known.partitions] != [part.id for part in now_there]:
             return None
         for part, now in zip(known.partitions, now_there, strict=True):
             part.visible_bytes += max(now.size - part.size, 0)

@@ -173,6 +173,17 @@ class Resolving(Suite):
         for start in Start.first(), Start.end(), _last(10), Start.next(), Start.offset(0), Position(0):
             assert await reader.resolve(at, start) == abc.Resolved(Position(0), Position(0), Position(0), history)
 
+    @rests_on("design 3")
+    async def test_a_consumer_that_takes_over_asks_for_many_partitions_at_once(self, rig: Rig) -> None:
+        partitions = await rig.topic(16)
+        for at in partitions:
+            await rig.fill(at, at.partition + 1)
+        reader = await rig.reader(*partitions, name="reader")
+        starts = [rig.ask(reader.resolve, at, Start.end()) for at in partitions]
+        stored = [rig.ask(reader.stored_offset, at) for at in partitions]
+        assert [(await start.answer()).position for start in starts] == list(range(1, 17))
+        assert [await offset.answer() for offset in stored] == [None] * 16
+
     @rests_on("C26", "S11")
     async def test_a_start_is_found_alike_by_resolve_and_by_a_poll(self, rig: Rig) -> None:
         (at,) = await rig.topic()

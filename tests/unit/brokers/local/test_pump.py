@@ -1083,7 +1083,7 @@ class TestReadiness:
         assert rig.wait(*targets).ready == {targets[3][0]: (2, 200), targets[999][0]: (1, 100)}
         assert rig.pump.parked == 0
 
-    @rule("S57")
+    @rule("S57", "C81")
     def test_a_lowered_offset_is_seen_by_the_next_wait(self):
         rig = PumpRig()
         rig.append(5)
