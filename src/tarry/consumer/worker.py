@@ -321,15 +321,17 @@ class Worker:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             unresolved = self._unresolved()
+            if not unresolved:
+                self._first_round.set()
+                await self._bell.heard("resolving")
+                continue
             refusal = await self._resolve_all(unresolved, is_refused=refusals.count > 0)
             self._first_round.set()
-            if refusal is not None:
-                self._report_refusal(refusal, refusals)
-                await anyio.sleep(refusals.pause())
-            elif unresolved:
+            if refusal is None:
                 refusals.reset()
             else:
-                await self._bell.heard("resolving")
+                self._report_refusal(refusal, refusals)
+                await anyio.sleep(refusals.pause())
 
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if partition not in self.stopped]

@@ -155,3 +155,15 @@ async def _lose(rig: Rig, offset: int | None) -> None:
         lost = None if offset is None else Offset(offset)
         await session.store_offset(partition, lost, ownership=UNFENCED, lower=True)
     await session.leave()
+
+
+@virtual(seeds=20)
+async def test_a_partition_that_comes_just_when_there_is_nothing_to_look_up_is_looked_up() -> None:
+    async with opened() as rig, rig.member(poll=QUICK) as consumer:
+        await consumer.ready()
+        await rig.log.delete_topic(T)
+        await rig.client.create_topic(T)
+        with anyio.fail_after(1):
+            while not consumer.assignment or consumer.position(0) is None:  # noqa: ASYNC110  # what a user can see
+                await anyio.sleep(0.01)
+        assert not consumer.health().stopped
