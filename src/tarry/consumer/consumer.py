@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from inspect import isawaitable
@@ -34,9 +34,10 @@ from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_l
 from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
+from tarry.consumer.topics import Following, Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.typed import PART_MESSAGES, DecodeValue, Typed
-from tarry.consumer.worker import Loop, Worker
+from tarry.consumer.worker import Loop, Worker, gap_at
 from tarry.errors import (
     ConcurrentRead,
     ConfigError,
@@ -94,6 +95,11 @@ class Reads:
     partitions: tuple[TopicPartition, ...]
     identity: abc.ConsumerIdentity
     start: Start
+
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Those of the chosen partitions too."""
+        return tuple(dict.fromkeys((*self.topics, *(partition.topic for partition in self.partitions))))
 
     def __str__(self) -> str:
         what = ", ".join([*self.topics, *map(str, self.partitions)])
@@ -159,6 +165,8 @@ class Consumer(Generic[T]):
         is_paced = reads.identity.kind == "group" and commit.mode != "each_batch"  # whose lists are what was fetched
         self._pace = Pace() if is_paced else None
         self._standing: Standing
+        self._topics = Topics(reads.all_topics, self._instruments, self._arrived)
+        self._following: Following
         self._membership: Membership | None = None
         self._worker: Worker
         self._storing: Storing
@@ -202,7 +210,8 @@ class Consumer(Generic[T]):
         """Open the session (the only I/O of the start, C15).
 
         Raises:
-            TopicNotFound: a topic or partition is missing; the message names it.
+            TopicNotFound: none of the topics exists, or a chosen partition does not; the message names them. When only
+                some topics are missing the others are read, and `ready` and `health` name those.
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
@@ -228,7 +237,9 @@ class Consumer(Generic[T]):
             self._membership.begin()
             beside.append(self._follow_group)
         else:
-            self._positions.assign(self._standing.session.assignment.owned)
+            self._following = Following(self._standing, self._topics, self._positions, self._random)
+            self._following.begin()
+            beside.append(self._follow_topics)
         self._worker = Worker(
             self._standing,
             start=self._reads.start,
@@ -261,11 +272,15 @@ class Consumer(Generic[T]):
         assert self._membership is not None
         await self._membership.run(self._worker)
 
+    async def _follow_topics(self) -> None:
+        await self._following.run(self._worker)
+
     def _join_in(self) -> Membership:
         return Membership(
             self._standing,
             name=str(self._reads),
             join=self._open_session,
+            noted=self._topics.note,
             hooks=self._hooks,
             reader=Reader(
                 self._cut_off,
@@ -875,11 +890,19 @@ class Consumer(Generic[T]):
 
         Args:
             to: a `Start`, or the offset of the message to read next.
+
+        Raises:
+            OffsetOutOfRange: behind the end of the log; or below what is retained, when `to` or the `start=` of the
+                consumer says `on_gap="fail"`.
+            StaleAssignment: the partition is not read by this consumer.
         """
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
         resolved = await self._standing.session.resolve(owned, start)
+        gap = gap_at(owned, resolved)
+        if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
+            raise gap.error()
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
@@ -1078,6 +1101,7 @@ class Consumer(Generic[T]):
             is_member=is_member,
             owned=self.assignment,
             missing=self._why_missing(stopped),
+            missing_topics=self._topics.missing,
             stopped=stopped,
             stalled_s=self._stalled_s() if self._state is State.OPEN else 0.0,
             silent_s=silent_s,
@@ -1124,7 +1148,9 @@ class Consumer(Generic[T]):
         self._messages, self._bytes = self._handed_over()
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Wait until every partition has a position.
+        """Wait until every topic exists, and every partition has a position.
+
+        Cancellation: ends the wait at once; nothing else changes.
 
         Raises:
             NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
@@ -1139,19 +1165,22 @@ class Consumer(Generic[T]):
             self._worker.raise_pending()
         if missing := self._missing():
             after = f" after {timeout:g} s" if limit.cancelled_caught else ""
-            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)}{after}")
+            raise NotReady(f"{self._reads}: {', '.join(missing)}{after}")
 
     def _is_hopeful(self) -> bool:
-        """Some partition has no position, but will get one."""
+        """Some partition has no position, but will get one; or a topic may still be created."""
         unresolved = self._positions.unresolved()
-        return self._worker.failure is None and not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        return self._worker.failure is None and may_come
 
     def _missing(self) -> list[str]:
         stopped = self._worker.stopped
-        return [
+        partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
             for partition in self._positions.unresolved()
         ]
+        missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
+        return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end, by what was delivered and by what is stored.
@@ -1186,12 +1215,12 @@ class Consumer(Generic[T]):
         if self._state in (State.NEW, State.FAILED):
             self._not_started()
         if isinstance(partition, int):
-            topics = {owned.topic for owned in self._positions}
+            topics = self._topics.wanted
             if len(topics) != 1:
                 raise ConfigError(
                     f"partition {partition} of which topic? This consumer reads {sorted(topics)}; pass a TopicPartition"
                 )
-            partition = TopicPartition(topics.pop(), partition)
+            partition = TopicPartition(topics[0], partition)
         partition = TopicPartition(*partition)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))
@@ -1259,7 +1288,7 @@ class Consumer(Generic[T]):
 
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
-    return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+    return replace(start, value=count) if start.kind is StartKind.LAST else start
 
 
 def _joined(spans: Iterable[tuple[Origin, Offset, Offset]]) -> list[tuple[Origin, Offset, Offset]]:

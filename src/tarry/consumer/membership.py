@@ -92,6 +92,7 @@ class Membership:
 
     Args:
         join: opens a session anew.
+        noted: told of each assignment.
         keeps: what was fetched under a lost ownership is delivered all the same, since the log counts it as read (C36).
     """
 
@@ -101,6 +102,7 @@ class Membership:
         *,
         name: str,
         join: Callable[[], Awaitable[abc.Session]],
+        noted: Callable[[abc.Assignment], None],
         hooks: Hooks,
         reader: Reader,
         keeps: bool,
@@ -114,6 +116,7 @@ class Membership:
         self._standing = standing
         self._name = name
         self._join = join
+        self._noted = noted
         self._hooks = hooks
         self._reader = reader
         self._keeps = keeps
@@ -143,6 +146,7 @@ class Membership:
             session.session_timeout, self._options.heartbeat_interval, anyio.current_time()
         )
         assignment = session.assignment
+        self._noted(assignment)
         self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
 
     async def run(self, worker: Worker) -> None:
@@ -239,6 +243,7 @@ class Membership:
         What is being given up is left alone: giving up ends with another look at the assignment.
         """
         assignment = self._standing.session.assignment
+        self._noted(assignment)
         mine = [partition for partition in self._positions if partition not in self._leaving]
         lost = [at for at in mine if assignment.owned.get(at) != self._positions[at].ownership]
         if lost:

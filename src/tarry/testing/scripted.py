@@ -58,6 +58,7 @@ P = ParamSpec("P")
 
 BrokerOperation = Literal[
     "create_topic",
+    "grow_topic",
     "delete_topic",
     "describe_topic",
     "list_topics",
@@ -382,6 +383,10 @@ class ScriptedBroker(Broker):
     async def create_topic(self, name: str, options: TopicOptions, *, exist_ok: bool) -> TopicInfo:
         """See the port."""
         return await self._run("create_topic", self.wrapped.create_topic, name=name, options=options, exist_ok=exist_ok)
+
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """See the port."""
+        return await self._run("grow_topic", self.wrapped.grow_topic, name=name, partitions=partitions)
 
     async def delete_topic(self, name: str) -> None:
         """See the port."""

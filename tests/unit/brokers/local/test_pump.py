@@ -1284,7 +1284,7 @@ class TestTopics:
     def test_a_missing_topic_is_named_when_a_session_opens(self):
         rig = PumpRig()
         ask = Ask()
-        rig.pump.open_session(ask, abc.ConsumerIdentity("x"), (TOPIC, "b", "c"), ())
+        rig.pump.open_session(ask, abc.ConsumerIdentity("x"), ("b", "c"), ())
         assert isinstance(ask.error, TopicNotFound)
         assert "'b', 'c'" in str(ask.error)
         ask = Ask()
