@@ -38,6 +38,7 @@ class ProducerArguments(TypedDict, total=False):
     partitioner: abc.Partitioner | None
     retries: int
     retry_spacing: float | timedelta
+    refresh_interval: float | timedelta
 
 
 class ConsumerArguments(TypedDict, total=False):

@@ -333,6 +333,7 @@ RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
     (ConsumerOptions, "cool_down", "0.1 to 3,600", (0, HOUR + 1)),
     (ProducerOptions, "retries", "0 to 1,000", (-1, 1001)),
     (ProducerOptions, "retry_spacing", "above 0, up to 3,600", (0, HOUR + 1)),
+    (ProducerOptions, "refresh_interval", "above 0, up to 3,600", (0, HOUR + 1)),
     (TopicOptions, "partitions", "1 to 10,000", (0, 10_001)),
     (TopicOptions, "retention_age", "above 0", (0,)),
     (TopicOptions, "retention_bytes", "1 or more", (0,)),
