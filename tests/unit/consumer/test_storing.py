@@ -306,7 +306,7 @@ class TestModes:
                 await take(consumer, 15)
                 await anyio.sleep(1.5)
                 assert len(rig.reported("store_failed")) == 2
-                assert "t[0]: the offset could not be stored (locked); trying again in 1 s" in caplog.text
+                assert "]: the offset could not be stored (locked); trying again in 1 s" in caplog.text
                 await anyio.sleep(1)
                 assert len(rig.reported("store_failed")) == 3
                 await anyio.sleep(1)
