@@ -40,6 +40,8 @@ from tarry.errors import (
     TopicExists,
     TopicNotFound,
     UncertainError,
+    UndecodableMessage,
+    UnencodableValue,
     UsageError,
 )
 from tarry.producer.producer import Outgoing, Producer
@@ -121,6 +123,8 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "UncertainError",
+    "UndecodableMessage",
+    "UnencodableValue",
     "UsageError",
     "connect",
     "run",

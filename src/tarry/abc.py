@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NewType, Protocol
+from typing import TYPE_CHECKING, Literal, NewType, Protocol, TypeVar
 
-from tarry.types import UNFENCED, Start
+from tarry.types import UNFENCED, Start, T
 
 if TYPE_CHECKING:
     from tarry.config import TopicOptions
@@ -33,6 +33,9 @@ TARGETS_MAX = 1000
 REQUEST_GRACE = 10.0
 """Seconds after the end of a wait at which the sender gives the request up (C4)."""
 
+_Decoded_co = TypeVar("_Decoded_co", covariant=True)
+_Encoded_contra = TypeVar("_Encoded_contra", contravariant=True)
+
 Leader = NewType("Leader", str)
 """Who leads a partition; one embedded log leads all of its partitions."""
 
@@ -55,6 +58,33 @@ class Partitioner(Protocol):
     def __call__(self, key: bytes | None, value: bytes | None, partitions: int, /) -> int:
         """Return a number in `range(partitions)`."""
         ...
+
+
+class Decoder(Protocol[_Decoded_co]):
+    """Makes values of bytes, for `client.consumer(..., value_type=decoder)`."""
+
+    def decode(self, data: bytes, /) -> _Decoded_co:
+        """The value that `data` stands for; any `Exception` makes the message an `UndecodableMessage`.
+
+        Never called for a delete marker (None), but for `b""`. It may be called again for a message that is delivered
+        again, and must not block: it runs in the event loop.
+        """
+        ...
+
+
+class Encoder(Protocol[_Encoded_contra]):
+    """Makes bytes of values, for `client.producer(..., value_type=encoder)`."""
+
+    def encode(self, value: _Encoded_contra, /) -> bytes:
+        """The bytes that stand for a value; any `Exception` makes the send an `UnencodableValue`.
+
+        Never called for a delete marker (None). It must not block: it runs in the event loop.
+        """
+        ...
+
+
+class Codec(Decoder[T], Encoder[T], Protocol[T]):
+    """Both ways: `decode(encode(value)) == value`."""
 
 
 class Instrument(Protocol):

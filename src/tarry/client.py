@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 import anyio
 import anyio.abc
@@ -24,11 +24,41 @@ from tarry.consumer.membership import Hook, Hooks
 from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotStarted, UsageError
 from tarry.instruments import Instruments
 from tarry.producer.producer import Producer
-from tarry.types import GroupInfo, Offset, Start, TopicInfo, TopicPartition, check_name, check_topic
+from tarry.types import GroupInfo, Offset, Start, T, TopicInfo, TopicPartition, check_name, check_topic
+from tarry.values import decoder_of, encoder_of
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
 OpenBroker = Callable[[StartSoon], Awaitable[abc.Broker]]
 Partitions = Sequence["TopicPartition | int"]
+
+
+class ProducerArguments(TypedDict, total=False):
+    """What `client.producer` takes besides the topic and `value_type`; see there, and `ProducerOptions`."""
+
+    partitioner: abc.Partitioner | None
+    retries: int
+    retry_spacing: float | timedelta
+
+
+class ConsumerArguments(TypedDict, total=False):
+    """What `client.consumer` takes besides topics and `value_type`; see there, and `ConsumerOptions`."""
+
+    group: str | None
+    member: str | None
+    name: str | None
+    partitions: Partitions | None
+    poll: PollOptions | None
+    start: Start | None
+    commit: AutoCommit | None
+    on_assigned: Hook | None
+    on_revoked: Hook | None
+    drain_timeout: float | timedelta
+    buffer_messages: int | None
+    buffer_bytes: int
+    heartbeat_interval: float | timedelta
+    hook_timeout: float | timedelta
+    max_processing_time: float | timedelta
+    cool_down: float | timedelta
 
 
 def connect(
@@ -96,7 +126,7 @@ class Client:
         self._broker: abc.Broker | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._services: list[anyio.CancelScope] = []
-        self._consumers: dict[Consumer, None] = {}
+        self._consumers: dict[Consumer[Any], None] = {}
         self._drain: Drain | None = None
 
     def __repr__(self) -> str:
@@ -237,22 +267,51 @@ class Client:
 
     # ------------------------------------------------------------------------------------------- factories
 
-    def producer(self, topic: str, *, partitioner: abc.Partitioner | None = None, **options: Any) -> Producer:
+    @overload
+    def producer(
+        self, topic: str, *, value_type: type[bytes] = ..., **arguments: Unpack[ProducerArguments]
+    ) -> Producer: ...
+    @overload
+    def producer(
+        self, topic: str, *, value_type: type[T] | abc.Encoder[T], **arguments: Unpack[ProducerArguments]
+    ) -> Producer[T]: ...
+    @overload
+    def producer(self, topic: str, *, value_type: object, **arguments: Unpack[ProducerArguments]) -> Producer[Any]: ...
+    def producer(
+        self, topic: str, *, partitioner: abc.Partitioner | None = None, value_type: object = bytes, **options: Any
+    ) -> Producer[Any]:
         """A direct producer for a topic; enter it with `async with`.
 
         Args:
-            partitioner: `f(key, value, partitions) -> int`; wins over everything else (P4).
+            partitioner: `f(key, value, partitions) -> int`, with the value as bytes; wins over everything else (P4).
+            value_type: what `send` takes: `bytes`; a pydantic model, or anything that pydantic's TypeAdapter takes, or
+                a msgspec Struct, written as JSON; or an object with `encode(value)` (`abc.Codec`). A delete marker
+                stays None. A value that does not encode is refused before anything is sent (`UnencodableValue`).
             options: fields of `ProducerOptions`.
+
+        Raises:
+            ConfigError: an option that cannot work; says which.
         """
         return Producer(
             self._broker,
             check_topic(topic),
             options=ProducerOptions(**options),
             partitioner=partitioner,
+            encode_value=encoder_of(value_type),
             clock_ms=wall_ms,
             producer_id=random_bytes(16),
         )
 
+    @overload
+    def consumer(
+        self, *topics: str, value_type: type[bytes] = ..., **arguments: Unpack[ConsumerArguments]
+    ) -> Consumer: ...
+    @overload
+    def consumer(
+        self, *topics: str, value_type: type[T] | abc.Decoder[T], **arguments: Unpack[ConsumerArguments]
+    ) -> Consumer[T]: ...
+    @overload
+    def consumer(self, *topics: str, value_type: object, **arguments: Unpack[ConsumerArguments]) -> Consumer[Any]: ...
     def consumer(
         self,
         *topics: str,
@@ -265,8 +324,9 @@ class Client:
         commit: AutoCommit | None = None,
         on_assigned: Hook | None = None,
         on_revoked: Hook | None = None,
+        value_type: object = bytes,
         **options: Any,
-    ) -> Consumer:
+    ) -> Consumer[Any]:
         """A consumer; enter it with `async with`. Building it does no I/O (C15).
 
         Args:
@@ -284,6 +344,10 @@ class Client:
             on_revoked: called with the partitions that go: those given up after the message in hand and before the last
                 store, those lost without notice afterwards. Both may be async, are cut off after `hook_timeout`, and
                 an error of theirs reaches the reader once, as `RebalanceHookError`.
+            value_type: what `message.value` is: `bytes`; a pydantic model, or anything that pydantic's TypeAdapter
+                takes, or a msgspec Struct, read from JSON; or an object with `decode(bytes)` (`abc.Codec`). A delete
+                marker stays None and is not decoded (K76). A value that does not decode is raised by the read call in
+                its place as `UndecodableMessage`; its partition waits until it is sought, the others go on.
             options: fields of `ConsumerOptions`.
 
         Raises:
@@ -307,6 +371,7 @@ class Client:
             poll=polling,
             commit=committing,
             options=ConsumerOptions(**options),
+            decode_value=decoder_of(value_type),
             hooks=Hooks(on_assigned, on_revoked),
             instruments=self._instruments,
             random=random_share,
@@ -329,12 +394,12 @@ class Client:
     async def _open_session(self, reads: Reads) -> abc.Session:
         return await self.broker.open_session(reads.identity, reads.topics, reads.partitions)
 
-    def _opened(self, consumer: Consumer) -> None:
+    def _opened(self, consumer: Consumer[Any]) -> None:
         self._consumers[consumer] = None
         if self._drain is not None:
             self._drain.add(consumer.shutdown)
 
-    def _closed(self, consumer: Consumer) -> None:
+    def _closed(self, consumer: Consumer[Any]) -> None:
         self._consumers.pop(consumer, None)
         if self._drain is not None:
             self._drain.remove(consumer.shutdown)

@@ -7,9 +7,10 @@ Only this module (and value codecs) imports pydantic. Not here: names and starts
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from tarry.errors import ConfigError, ConfigTypeError
 from tarry.types import CommitMode
@@ -46,31 +47,72 @@ class Options(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise config_error(type(self).__name__, error) from None
+            raise config_error(type(self), error) from None
 
 
-def config_error(name: str, error: ValidationError) -> ConfigError:
+def config_error(options: type[Options], error: ValidationError) -> ConfigError:
     """Translate pydantic's error: field, value, allowed range; a wrong type gives a `ConfigTypeError` (design 10)."""
+    name = options.__name__
     problems: list[str] = []
     wrong_type = False
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or name
         if item["type"] == "extra_forbidden":
-            problems.append(f"{name} has no option {where!r}{_hint(where)}")
+            problems.append(_unknown_option(name, where, item["input"]))
             continue
         if item["type"] == "value_error":
             problems.append(str(item["ctx"]["error"]) if "ctx" in item else item["msg"])
             continue
         wrong_type = wrong_type or any(item["type"].endswith(end) for end in _TYPE_ERRORS)
-        problems.append(f"{name}.{where}={item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}")
+        problems.append(
+            f"{name}.{where}={item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}{_allowed(options, where)}"
+        )
     kind = ConfigTypeError if wrong_type and len(problems) == 1 else ConfigError
     return kind("; ".join(problems))
 
 
-def _hint(option: str) -> str:
-    if option == "poll_interval":
-        return ": a consumer waits at the log instead of asking again; use max_wait and min_count (PollOptions)"
-    return ""
+def _unknown_option(name: str, option: str, value: object) -> str:
+    if _is_poll_interval(option):
+        return (
+            f"{option}={value!r}: there is no option {option!r}; a consumer waits at the log instead of "
+            "asking again and again: use max_wait and min_count (of PollOptions, or of poll())"
+        )
+    return f"{name} has no option {option!r}"
+
+
+def _is_poll_interval(option: str) -> bool:
+    """In any spelling, with or without a unit: `pollInterval`, `poll-interval`, `poll_interval_ms` (C12)."""
+    return "".join(filter(str.isalnum, option)).casefold().startswith(("pollinterval", "pollinginterval"))
+
+
+def _allowed(options: type[Options], name: str) -> str:
+    """The whole range of a number, where it has one."""
+    field = options.model_fields.get(name)
+    limits = {} if field is None else {kind: f"{limit:,.10g}" for kind, limit in bounds(field).items()}
+    match limits:
+        case {"gt": above, "le": most}:
+            text = f"above {above}, up to {most}"
+        case {"ge": least, "le": most}:
+            text = f"{least} to {most}"
+        case {"gt": above}:
+            text = f"above {above}"
+        case {"ge": least}:
+            text = f"{least} or more"
+        case _:
+            return ""
+    return f" (allowed: {text})"
+
+
+def bounds(field: FieldInfo) -> dict[str, float]:
+    """The limits `gt`, `ge`, `le`, which pydantic keeps beside the field, or inside its type where that may be None."""
+    parts: list[Any] = [*field.metadata, *(part for kind in get_args(field.annotation) for part in get_args(kind))]
+    parts += [inner for part in parts if isinstance(part, FieldInfo) for inner in part.metadata]
+    found: dict[str, float] = {}
+    for part in parts:
+        for name in ("gt", "ge", "le"):
+            if (limit := getattr(part, name, None)) is not None:
+                found[name] = limit
+    return found
 
 
 class PollOptions(Options):

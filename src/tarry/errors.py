@@ -12,6 +12,7 @@ The family says who must act, the class attributes say what may be done next::
     |  |- MissingExtra          an optional dependency is not installed
     |  |- MessageTooLarge       one record above the topic's limit
     |  |- BatchTooLarge         one append above the log's limit
+    |  |- UnencodableValue      a value is none of the producer's `value_type`
     |  `- ProducerClosed        sending after shutdown
     |- RefusedError          refused, nothing was applied; may be tried again when the cause is gone
     |  |- TopicNotFound / TopicExists / GroupNotFound
@@ -28,6 +29,7 @@ The family says who must act, the class attributes say what may be done next::
     |  |- StaleAssignment       (5009)
     |  `- NotAMember            (5006)
     |- DataError             what is stored cannot be served as asked
+    |  |- UndecodableMessage    a value is none of the consumer's `value_type`
     |  `- OffsetOutOfRange
     `- PeerError             the other side failed
        |- RebalanceHookError    `on_assigned` or `on_revoked` raised
@@ -107,6 +109,18 @@ class MessageTooLarge(UsageError):
 
 class BatchTooLarge(UsageError):
     """One append is larger than the log takes at once."""
+
+
+class UnencodableValue(UsageError, ValueError):
+    """A value is none of the producer's `value_type`; nothing was sent. `value` is what was given, for `topic`.
+
+    `__cause__` says what the encoder said.
+    """
+
+    def __init__(self, message: str, *, topic: str, value: object) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.value = value
 
 
 class ProducerClosed(UsageError):
@@ -212,6 +226,22 @@ class DataError(TarryError):
     """What is stored is damaged, foreign, or cannot be served as asked."""
 
     code = 4
+
+
+class UndecodableMessage(DataError):
+    """A value is none of the consumer's `value_type`; `raw` is its bytes, and `__cause__` says what the decoder said.
+
+    The partition waits at this message until it is sought; `seek(partition, error.offset + 1)` skips it.
+    """
+
+    retry: ClassVar[Retry] = "never"
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int, raw: bytes) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.raw = raw
 
 
 class OffsetOutOfRange(DataError):

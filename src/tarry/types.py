@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, Self, overload
 
 import msgspec
 
 from tarry.errors import ConfigError, ConfigTypeError, InvalidName, TarryError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=bytes)
+else:
+    from typing import TypeVar  # without a default before Python 3.13
+
+    T = TypeVar("T")
+"""What values are decoded to, and encoded from (`value_type`); plain bytes unless said otherwise."""
 
 Offset = NewType("Offset", int)
 """Names one existing message of a partition; stored offsets are inclusive."""
@@ -46,8 +56,9 @@ REPR_BYTES = 40
 """So much of a key or value is shown in the text of a message."""
 
 Header = tuple[str, bytes]
-Reason = Literal["count", "bytes", "wait", "drain", "rebalance"]
-"""Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed."""
+Reason = Literal["count", "bytes", "wait", "drain", "rebalance", "error"]
+"""Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed, or a message
+behind these does not decode, which the next read raises."""
 
 
 def position_after(offset: Offset) -> Position:
@@ -124,10 +135,10 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     history: HistoryId = HistoryId(0)
 
 
-def _short(value: bytes | None) -> str:
-    return (
-        repr(value) if value is None or len(value) <= REPR_BYTES else f"{value[:REPR_BYTES]!r}... ({len(value)} bytes)"
-    )
+def _short(value: object) -> str:
+    if isinstance(value, bytes) and len(value) > REPR_BYTES:
+        return f"{value[:REPR_BYTES]!r}... ({len(value)} bytes)"
+    return repr(value)
 
 
 _NOWHERE = Origin(TopicPartition("", -1), Offset(-1))
@@ -141,14 +152,14 @@ else:
     _StampedOffset = _StampedOrigin = Any
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One message as the application gets it.
+class Message(msgspec.Struct, Generic[T], frozen=True, array_like=True, gc=False):
+    """One message as the application gets it; its value is bytes, or what the consumer's `value_type` makes of them.
 
     `value` None is a delete marker and differs from `b""`; `headers` keep order and duplicates (K76). The four fields
     before `offset` are the record on the wire; `offset` and `origin` are stamped after decoding.
     """
 
-    value: bytes | None
+    value: T | None
     key: bytes | None
     headers: tuple[Header, ...]
     timestamp_ms: int
@@ -272,7 +283,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self if not skip else self.split(skip)[1]
 
 
-Decode = Callable[["Segment"], list[Message]]
+Decode = Callable[["Segment"], list[Message[T]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,19 +314,20 @@ class Segment:
         return sum(run.size for run in self.runs)
 
 
-class Batch(Sequence[Message]):
+class Batch(Sequence[Message[T]]):
     """What one `poll` returned: messages of any number of partitions, in order within each.
 
-    Making it and asking its length cost nothing; messages are decoded when they are first looked at. `reason` says why
+    Making it and asking its length cost nothing; messages are decoded when they are first looked at, unless the
+    consumer has a `value_type`: then all of them decode, and were decoded before. `reason` says why
     the poll returned (see `Reason`); an empty batch is a normal answer, not an error (C6, K101).
     """
 
     __slots__ = ("_decode", "_messages", "_segments", "reason")
 
-    def __init__(self, segments: Sequence[Segment], reason: Reason, decode: Decode) -> None:
+    def __init__(self, segments: Sequence[Segment], reason: Reason, decode: Decode[T]) -> None:
         self._segments = tuple(segments)
         self._decode = decode
-        self._messages: list[Message] | None = None
+        self._messages: list[Message[T]] | None = None
         self.reason: Reason = reason
 
     @property
@@ -332,7 +344,7 @@ class Batch(Sequence[Message]):
             found[segment.origin.partition] = (first, segment.last)
         return found
 
-    def _decoded(self) -> list[Message]:
+    def _decoded(self) -> list[Message[T]]:
         if self._messages is None:
             self._messages = [message for segment in self._segments for message in self._decode(segment)]
         return self._messages
@@ -340,16 +352,16 @@ class Batch(Sequence[Message]):
     def __len__(self) -> int:
         return sum(segment.count for segment in self._segments)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T]]:
         if self._messages is not None:
             return iter(self._messages)
         return chain.from_iterable(map(self._decode, self._segments))
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message[T]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+    def __getitem__(self, index: slice) -> list[Message[T]]: ...
+    def __getitem__(self, index: int | slice) -> Message[T] | list[Message[T]]:
         return self._decoded()[index]
 
     def __eq__(self, other: object) -> bool:

@@ -16,6 +16,7 @@ SHOWS = {
     "03_accumulating_poll.py": "because of 'count'",
     "04_virtual_time.py": "101 readings (count)",
     "05_group.py": "all 600 trips were counted once",
+    "07_typed.py": "3 cups, 1 message put aside: '3 cups of tea'",
     "06_signals.py": "orders[0]: committed 2, rewound 0, unfinished 0",
 }
 

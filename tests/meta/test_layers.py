@@ -36,9 +36,10 @@ FLOOR = f"{WORDS} _core _wire _runtime"  # what all who do I/O stand on
 TABLE = {
     # room           of ours                            from outside              only lazily
     "errors":         Row(""),
-    "types":          Row("errors",                     "msgspec"),
+    "types":          Row("errors",                     "msgspec",                "typing_extensions"),
     "config":         Row("types errors",               "pydantic"),
     "abc":            Row("types errors config"),
+    "values":         Row("errors",                     "msgspec pydantic"),
     "instruments":    Row(WORDS,                        "",                       "prometheus_client opentelemetry"),
     "_core":          Row("types errors",               stdlib=PURE),
     "_wire":          Row("types errors",               "msgspec",                stdlib=f"{PURE} sys"),
@@ -52,7 +53,7 @@ TABLE = {
     "producer":       Row(FLOOR,                        "anyio"),
     "pipeline":       Row(f"{FLOOR} consumer producer", "anyio tenacity"),
     "writer":         Row(FLOOR,                        "anyio",                  "psycopg psycopg_pool"),
-    "client":         Row(f"{FLOOR} consumer producer", "anyio",                  "brokers"),
+    "client":         Row(f"{FLOOR} values consumer producer", "anyio",           "brokers"),
     "running":        Row(FLOOR,                        "anyio"),
     "tarry":          Row(f"{WORDS} client running consumer producer pipeline writer"),
     "testing":        Row(f"{FLOOR} brokers server consumer producer pipeline writer client tarry",

@@ -76,7 +76,7 @@ def _values(name: str, field: FieldInfo) -> str:
         return ", ".join(f'`"{choice}"`' for choice in get_args(kind))
     inside = {part for outer in (kind, *get_args(kind)) for part in (outer, *get_args(outer))}
     unit = " seconds" if float in inside else " bytes" if "bytes" in name else ""
-    bounds = _bounds(field)
+    bounds = config.bounds(field)
     if "le" in bounds:
         low = f"above {_number(name, bounds['gt'])}, up" if "gt" in bounds else _number(name, bounds["ge"])
         text = f"{low} to {_number(name, bounds['le'])}{unit}"
@@ -84,18 +84,6 @@ def _values(name: str, field: FieldInfo) -> str:
         text = f"above {bounds['gt']}{unit}" if "gt" in bounds else f"{_number(name, bounds['ge'])}{unit} or more"
     text = text.replace("iB bytes", "iB").replace("1 bytes or", "1 byte or")
     return f"{text}, or `None`" if type(None) in inside else text
-
-
-def _bounds(field: FieldInfo) -> dict[str, float]:
-    """The limits, which pydantic keeps beside the field, or inside its type where that may be None."""
-    parts: list[Any] = [*field.metadata, *(part for kind in get_args(field.annotation) for part in get_args(kind))]
-    parts += [inner for part in parts if isinstance(part, FieldInfo) for inner in part.metadata]
-    found: dict[str, float] = {}
-    for part in parts:
-        for name in ("gt", "ge", "le"):
-            if (limit := getattr(part, name, None)) is not None:
-                found[name] = limit
-    return found
 
 
 def _number(name: str, value: float) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
+import re
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
+import tarry
+from tarry.client import ConsumerArguments, ProducerArguments
 from tarry.config import AutoCommit, ConsumerOptions, LogOptions, Options, PollOptions, ProducerOptions, TopicOptions
 from tarry.errors import ConfigError, ConfigTypeError, UsageError
 from tests.marks import rule
@@ -264,3 +270,131 @@ def test_a_mode_is_written_as_it_is_made():
     assert str(AutoCommit.finished(0.5)) == "AutoCommit.finished(0.5)"
     assert str(AutoCommit.on_poll()) == "AutoCommit.on_poll()"
     assert str(AutoCommit.every_nth(10)) == "AutoCommit.every_nth(10)"
+
+
+@rule("C12")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "poll_interval",
+        "pollInterval",
+        "PollInterval",
+        "poll-interval",
+        "POLL_INTERVAL",
+        "poll_interval_ms",
+        "pollIntervalSeconds",
+        "polling_interval",
+    ],
+)
+def test_a_poll_interval_is_refused_in_any_spelling_and_everywhere_alike(name: str):
+    def refusal(call: Callable[..., object]) -> str:
+        with pytest.raises(ConfigError) as refused:
+            call(**{name: 250})
+        return str(refused.value)
+
+    def poll(**given: Any) -> object:
+        return client.consumer("orders").poll(**given).send(None)
+
+    client = tarry.connect("memory:")
+    calls: list[Callable[..., object]] = [
+        *MODELS,
+        partial(client.consumer, "orders"),
+        partial(client.producer, "orders"),
+        partial(tarry.connect, "memory:"),
+        poll,
+    ]
+    texts = {refusal(call) for call in calls}
+    assert len(texts) == 1
+    (text,) = texts
+    assert text.startswith(f"{name}=250: there is no option {name!r}; a consumer waits at the log")
+    assert text.endswith("use max_wait and min_count (of PollOptions, or of poll())")
+
+
+@rule("C12")
+def test_what_only_looks_like_a_poll_interval_is_an_unknown_option():
+    with pytest.raises(ConfigError, match=r"ConsumerOptions has no option 'interval'$"):
+        make(ConsumerOptions, interval=5)
+
+
+HOUR, DAY, GIB = 3600, 86_400, 1024**3
+RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
+    (PollOptions, "count", "1 to 10,000", (0, 10_001)),
+    (PollOptions, "min_count", "1 to 10,000", (0, 10_001)),
+    (PollOptions, "max_wait", "0 to 600", (-0.1, 600.1)),
+    (PollOptions, "max_bytes", "1 to 1,073,741,824", (0, GIB + 1)),
+    (AutoCommit, "period", "above 0, up to 86,400", (0, DAY + 1)),
+    (AutoCommit, "n", "1 or more", (0,)),
+    (ConsumerOptions, "drain_timeout", "0 to 3,600", (-1, HOUR + 1)),
+    (ConsumerOptions, "buffer_messages", "1 to 1,000,000", (0, 1_000_001)),
+    (ConsumerOptions, "buffer_bytes", "1 to 1,073,741,824", (0, GIB + 1)),
+    (ConsumerOptions, "heartbeat_interval", "above 0, up to 3,600", (0, HOUR + 1)),
+    (ConsumerOptions, "hook_timeout", "above 0, up to 3,600", (0, HOUR + 1)),
+    (ConsumerOptions, "max_processing_time", "above 0, up to 86,400", (0, DAY + 1)),
+    (ConsumerOptions, "cool_down", "0.1 to 3,600", (0, HOUR + 1)),
+    (ProducerOptions, "retries", "0 to 1,000", (-1, 1001)),
+    (ProducerOptions, "retry_spacing", "above 0, up to 3,600", (0, HOUR + 1)),
+    (TopicOptions, "partitions", "1 to 10,000", (0, 10_001)),
+    (TopicOptions, "retention_age", "above 0", (0,)),
+    (TopicOptions, "retention_bytes", "1 or more", (0,)),
+    (TopicOptions, "max_record_bytes", "1 to 16,777,216", (0, 16 * 1024**2 + 1)),
+    (LogOptions, "busy_timeout", "0 to 3,600", (-1, HOUR + 1)),
+    (LogOptions, "resident_bytes", "0 to 1,073,741,824", (-1, GIB + 1)),
+    (LogOptions, "queue_bytes", "1 to 1,073,741,824", (0, GIB + 1)),
+    (LogOptions, "wal_warn_bytes", "65,536 or more", (65_535,)),
+    (LogOptions, "retention_interval", "above 0, up to 86,400", (0, DAY + 1)),
+    (LogOptions, "max_wait", "above 0, up to 600", (0, 601)),
+    (LogOptions, "session_timeout", "above 0, up to 3,600", (0, HOUR + 1)),
+    (LogOptions, "rebalance_timeout", "above 0, up to 3,600", (0, HOUR + 1)),
+]
+
+
+@rule("C3", "C13")
+@pytest.mark.parametrize(
+    ("model", "name", "allowed", "value"),
+    [(model, name, allowed, value) for model, name, allowed, values in RANGES for value in values],
+)
+def test_a_number_out_of_its_range_is_named_with_the_whole_range(
+    model: type[Options], name: str, allowed: str, value: float
+):
+    with pytest.raises(ConfigError) as refused:
+        make(model, **{name: value})
+    text = str(refused.value)
+    assert f"{model.__name__}.{name}={value!r}: input should be " in text
+    assert text.endswith(f"(allowed: {allowed})")
+    assert not isinstance(refused.value, TypeError)
+
+
+def test_every_number_has_a_range():
+    numbers = [
+        (model, name)
+        for model in MODELS
+        for name, field in model.model_fields.items()
+        if re.search(r"\b(int|float)\b", str(field.annotation))
+    ]
+    assert [(model, name) for model, name, _, _ in RANGES] == numbers
+
+
+def test_the_verbs_name_them_too():
+    client = tarry.connect("memory:")
+    with pytest.raises(ConfigError, match=r"ConsumerOptions\.buffer_bytes=0: .* \(allowed: 1 to 1,073,741,824\)$"):
+        client.consumer("orders", buffer_bytes=0)
+    with pytest.raises(ConfigError, match=r"ProducerOptions\.retries=-1: .* \(allowed: 0 to 1,000\)$"):
+        client.producer("orders", retries=-1)
+    with pytest.raises(ConfigError, match=r"PollOptions\.count=0: .* \(allowed: 1 to 10,000\)$"):
+        client.consumer("orders").poll(count=0).send(None)
+    with pytest.raises(ConfigError, match=r"AutoCommit\.n=0: .* \(allowed: 1 or more\)$"):
+        AutoCommit.every_nth(0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "options"),
+    [
+        (tarry.Client.consumer, ConsumerArguments, ConsumerOptions),
+        (tarry.Client.producer, ProducerArguments, ProducerOptions),
+    ],
+    ids=["consumer", "producer"],
+)
+def test_type_checkers_are_told_every_argument(verb: Callable[..., Any], arguments: type, options: type[Options]):
+    named = [*inspect.signature(verb).parameters, *options.model_fields]
+    rest = {"self", "topic", "topics", "value_type", "options"}
+    assert list(arguments.__annotations__) == [name for name in named if name not in rest]

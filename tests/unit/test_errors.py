@@ -17,6 +17,8 @@ FAMILIES = {"UsageError", "RefusedError", "UncertainError", "FencedError", "Data
 FIELDS: dict[str, dict[str, Any]] = {
     "MessageTooLarge": {"size": 2, "limit": 1},
     "LogInUse": {"pid": 7},
+    "UnencodableValue": {"topic": "t", "value": 5},
+    "UndecodableMessage": {"topic": "t", "partition": 0, "offset": 5, "raw": b"x"},
     "OffsetOutOfRange": {"asked": 5, "log_start": 1, "log_end": 4},
     "SendFailed": {"topic": "orders", "unsent": ("m",), "receipts": ("r",)},
 }

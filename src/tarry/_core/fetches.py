@@ -403,6 +403,13 @@ class Fetches:
                 break
         return taken
 
+    def preview(self, count: int, max_bytes: int) -> list[Segment]:
+        """What `gather` would take now."""
+        taken = self.gather(count, max_bytes)
+        for segment in reversed(taken):
+            self.put_first(segment)
+        return taken
+
     def _put_back(self, rest: Segment) -> None:
         """Keep the untouched rest of a taken segment; its partition stays last in the rotation."""
         self._buffers.setdefault(rest.origin.partition, deque()).appendleft(rest)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -42,7 +43,7 @@ RUN_OVERHEAD = 64
 """Bytes that `max_bytes` charges per partition in a reply for metadata and framing (C7)."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Message])
+_decoder = msgspec.msgpack.Decoder(list[Message[bytes]])
 _NOT_RECORDS = (msgspec.DecodeError, UnicodeDecodeError)
 
 
@@ -252,3 +253,24 @@ def decode(segment: Segment) -> list[Message]:
         stamp(message, "origin", origin)
         offset += 1
     return messages
+
+
+class Undecoded(NamedTuple):
+    """The first message of a list whose value does not decode: where it stands, its bytes, what the decoder said."""
+
+    place: int
+    raw: bytes
+    cause: Exception
+
+
+def decode_values(messages: Sequence[Message[Any]], decode_value: Callable[[bytes], object]) -> Undecoded | None:
+    """Put decoded values in the place of bytes, up to the first that does not decode; a delete marker stays (K76)."""
+    for index, message in enumerate(messages):
+        raw = message.value
+        if raw is None:
+            continue
+        try:
+            force_setattr(message, "value", decode_value(raw))
+        except Exception as error:  # noqa: BLE001  # whatever a user's decoder raises: the caller raises it as the cause
+            return Undecoded(index, raw, error)
+    return None

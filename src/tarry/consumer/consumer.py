@@ -16,14 +16,14 @@ from enum import Enum
 from functools import partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Literal, Never, Self
+from typing import Any, Generic, Literal, Never, Self, cast
 
 import anyio
 import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
-from tarry._core.fetches import Demand, Fetches, from_position, up_to
+from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
@@ -33,6 +33,7 @@ from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_l
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
 from tarry.consumer.traffic import Traffic
+from tarry.consumer.typed import PART_MESSAGES, DecodeValue, Typed
 from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
@@ -48,6 +49,7 @@ from tarry.errors import (
 from tarry.instruments import Instruments
 from tarry.types import (
     Batch,
+    Decode,
     Health,
     Lag,
     Message,
@@ -59,6 +61,7 @@ from tarry.types import (
     Start,
     StartKind,
     Statistics,
+    T,
     TopicPartition,
     position_after,
 )
@@ -67,7 +70,7 @@ READER_LOOK_S = 0.02
 """How often a shutdown looks whether the reader has asked again or ended; trio has no callback for the latter."""
 
 
-Handler = Callable[[Message], object]
+Handler = Callable[[Message[T]], object]
 """Does the work on one message; may be async."""
 
 
@@ -95,7 +98,7 @@ class Reads:
         return f"consumer {self.identity.name!r} of {what}" if self.identity.name else f"unnamed consumer of {what}"
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """Reads partitions of one or several topics, waiting at the log while there is nothing.
 
     Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a
@@ -118,11 +121,12 @@ class Consumer:
         poll: PollOptions,
         commit: AutoCommit,
         options: ConsumerOptions,
+        decode_value: DecodeValue | None,
         hooks: Hooks,
         instruments: Instruments,
         random: Callable[[], float],
-        opened: Callable[[Consumer], None],
-        closed: Callable[[Consumer], None],
+        opened: Callable[[Consumer[Any]], None],
+        closed: Callable[[Consumer[Any]], None],
     ) -> None:
         self._reads = reads
         self._opened = opened
@@ -133,6 +137,7 @@ class Consumer:
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
+        self._typed = None if decode_value is None else Typed(decode_value)
         self._hooks = hooks
         self._instruments = instruments.part()
         self._traffic = Traffic()
@@ -153,10 +158,10 @@ class Consumer:
         self._worker: Worker
         self._storing: Storing
         # What the application has in hand: the current list with its cursor and the last message out of it, or a batch.
-        self._cursor: Iterator[Message] = iter(())
+        self._cursor: Iterator[Message[T]] = iter(())
         self._segment: Segment | None = None
-        self._hand: Message | None = None
-        self._failed: Message | None = None  # in hand, but its handler did not come to its end
+        self._hand: Message[T] | None = None
+        self._failed: Message[T] | None = None  # in hand, but its handler did not come to its end
         self._batch: dict[Origin, tuple[Offset, Offset]] = {}
         self._given_up: set[Origin] = set()  # of these: what was stored for them was brought back
         # What was handed over out of lists that are done with; how many messages in all, and when that last grew.
@@ -358,7 +363,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         """The next message; waits at the log while there is none.
 
         Raises:
@@ -379,7 +384,8 @@ class Consumer:
         min_count: int | None = None,
         max_wait: float | None = None,
         max_bytes: int | None = None,
-    ) -> Batch:
+        **unknown: Never,
+    ) -> Batch[T]:
         """Gather messages over all partitions, until there are `min_count`, or `max_bytes`, or `max_wait` is over.
 
         Then return all that fits into `count` and `max_bytes`. What is not given comes from the consumer's
@@ -387,8 +393,12 @@ class Consumer:
         finishes what earlier read calls handed out.
 
         Cancellation: what was gathered stays with the consumer and comes with the next read.
+
+        Raises:
+            ConfigError: a limit out of its range, or an option that does not exist, such as `poll_interval` (C12).
+            NotStarted, ConcurrentRead, ConsumerFailed, or an error of one partition, as from a read.
         """
-        options = self._poll_options(count, min_count, max_wait, max_bytes)
+        options = self._poll_options(count, min_count, max_wait, max_bytes, unknown)
         if self._current_task() is not self._reader:
             self._claim()
         if self._state is State.CLOSED:
@@ -409,11 +419,14 @@ class Consumer:
             if self._fetches.demand is not None:
                 self._worker.demand(None)
 
-    async def _gather(self, demand: Demand) -> Batch:
+    async def _gather(self, demand: Demand) -> Batch[T]:
         while self._state is State.OPEN:
             self._worker.raise_pending()
             if demand.over or self._fetches.enough(demand) or self._is_interrupted:
-                return self._cut(demand)
+                if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
+                    return self._cut(demand)
+                await anyio.lowlevel.checkpoint()
+                continue
             if await self._worker.left_dead_end():
                 continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -421,23 +434,30 @@ class Consumer:
             await anyio.lowlevel.checkpoint_if_cancelled()
             if limit.cancelled_caught:
                 demand.over = True
-        return Batch((), "drain", decode)
+        return Batch((), "drain", cast("Decode[T]", decode))
 
-    def _cut(self, demand: Demand) -> Batch:
+    def _cut(self, demand: Demand) -> Batch[T]:
         self._warn_no_handler()
         self._is_interrupted = False
         is_enough = self._fetches.enough(demand)
-        segments = self._fetches.gather(
-            demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
-        )
+        segments = self._fetches.gather(*self._room(demand))
+        read, is_whole = cast("Decode[T]", decode), True
+        if self._typed is not None:
+            segments, read, is_whole = self._decode_typed(self._typed, segments)
         for segment in segments:
             self._hand_out(segment)
         self._seen = (self._messages, anyio.current_time())
         self._worker.taken()
         found = sum(segment.count for segment in segments)
         if found >= demand.min_count:
-            return Batch(segments, "count", decode)
-        return Batch(segments, "bytes" if is_enough else "wait" if demand.over else "rebalance", decode)
+            return Batch(segments, "count", read)
+        if is_enough:
+            return Batch(segments, "bytes" if is_whole else "error", read)
+        return Batch(segments, "wait" if demand.over else "rebalance", read)
+
+    def _room(self, demand: Demand) -> tuple[int, int]:
+        """How many messages and bytes a poll takes at most."""
+        return demand.count, demand.max_bytes + (self._fetches.size if demand.takes_all else 0)
 
     def _hand_out(self, segment: Segment) -> None:
         self._messages += segment.count
@@ -465,7 +485,7 @@ class Consumer:
     def _is_held(self, origin: Origin) -> bool:
         return self._positions.holds(origin)
 
-    async def _refill(self) -> Message:
+    async def _refill(self) -> Message[T]:
         """The slow path of a read: finish the list, take the next one; with one real checkpoint each (K16, K91)."""
         self._settle_hand()
         self._reading = True
@@ -500,7 +520,7 @@ class Consumer:
     # -- the handler loop
 
     async def consume(
-        self, handler: Handler, *, stop: anyio.Event | None = None, on_error: Literal["raise", "skip"] = "raise"
+        self, handler: Handler[T], *, stop: anyio.Event | None = None, on_error: Literal["raise", "skip"] = "raise"
     ) -> None:
         """Give each message to `handler`, one after the other, until the consumer is shut down or `stop` is set.
 
@@ -546,7 +566,7 @@ class Consumer:
             await stop.wait()
             self._arrived()
 
-    async def _handle(self, message: Message, handler: Handler, *, skips: bool) -> None:
+    async def _handle(self, message: Message[T], handler: Handler[T], *, skips: bool) -> None:
         try:
             result = handler(message)
             if isawaitable(result):
@@ -563,12 +583,20 @@ class Consumer:
             self._storing.queue(origin.partition)
 
     def _load(self, segment: Segment) -> None:
-        """Decode a list and put the cursor at its beginning; records that do not decode stop their partition."""
-        try:
-            messages = decode(segment)
-        except DataError as error:
-            self._worker.halt(segment.origin.partition, error)
-            raise
+        """Decode a list and put the cursor at its beginning; what does not decode stops its partition."""
+        if self._typed is None:
+            try:
+                messages = cast("list[Message[T]]", decode(segment))
+            except DataError as error:
+                self._stop_at(segment, error)
+                raise
+        else:
+            part, rest = cut(segment, PART_MESSAGES, segment.size, at_least=1)
+            assert part is not None
+            if rest is not None:
+                self._fetches.put_first(rest)
+            (segment,), read, _ = self._decode_typed(self._typed, [part])
+            messages = read(segment)
         self._warn_no_handler()
         self._segment = segment
         self._cursor = iter(messages)
@@ -576,7 +604,31 @@ class Consumer:
             self._cursor = map(partial(self._tell_handed, segment.last), messages)
         self._delivered_any = True
 
-    def _tell_handed(self, end: Offset, message: Message) -> Message:
+    def _decode_typed(self, typed: Typed, segments: list[Segment]) -> tuple[list[Segment], Decode[Any], bool]:
+        """What comes before the first message that does not decode, and whether that is all.
+
+        The rest is taken next; when it begins with that message, its partition is stopped and the error raised.
+        """
+        put_back = segments
+        try:
+            done = typed.take(segments)
+            put_back = done.rest if done.bad is None or not done.segments else [done.bad, *done.rest]
+        finally:
+            for segment in reversed(put_back):
+                self._fetches.put_first(segment)
+        if done.error is not None and done.bad is not None and not done.segments:
+            self._stop_at(done.bad, done.error)
+            raise done.error
+        return done.segments, done.messages, done.bad is None
+
+    def _stop_at(self, bad: Segment, error: DataError) -> None:
+        """These messages do not decode: their partition is stopped. Where it was lost, the rest goes on (C36)."""
+        if self._is_held(bad.origin):
+            self._worker.halt(bad.origin.partition, error)
+        else:
+            warn_possibly_lost(self._instruments, bad.origin.partition, bad.first, bad.last)
+
+    def _tell_handed(self, end: Offset, message: Message[T]) -> Message[T]:
         """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""
         origin, offset = message.origin, message.offset
         if self._is_held(origin) and self._commits.handed_over(origin.partition, offset, offset, end=end):
@@ -727,16 +779,18 @@ class Consumer:
     def _ended(self) -> NotStarted:
         return NotStarted(f"{self._reads} is {self._state.value}; make a new one with client.consumer(...)")
 
-    def _poll_options(self, count: Any, min_count: Any, max_wait: Any, max_bytes: Any) -> PollOptions:
+    def _poll_options(
+        self, count: Any, min_count: Any, max_wait: Any, max_bytes: Any, unknown: Mapping[str, Any]
+    ) -> PollOptions:
         given = {"count": count, "min_count": min_count, "max_wait": max_wait, "max_bytes": max_bytes}
-        changed = {name: value for name, value in given.items() if value is not None}
+        changed = {**{name: value for name, value in given.items() if value is not None}, **unknown}
         return PollOptions(**(self._poll.model_dump() | changed)) if changed else self._poll
 
     # ------------------------------------------------------------------------------------------- offsets
 
     async def store_offset(
         self,
-        what: Message | Batch | TopicPartition | int,
+        what: Message[Any] | Batch[Any] | TopicPartition | int,
         offset: Offset | int | None = None,
         *,
         force: bool = False,
@@ -871,7 +925,7 @@ class Consumer:
         self._batch = {origin: span for origin, span in self._batch.items() if origin.partition != partition}
 
     def _offsets_of(
-        self, what: Message | Batch | TopicPartition | int, offset: Offset | int | None, *, force: bool
+        self, what: Message[Any] | Batch[Any] | TopicPartition | int, offset: Offset | int | None, *, force: bool
     ) -> list[tuple[TopicPartition, Offset, Origin | None]]:
         if isinstance(what, Message):
             return [(what.origin.partition, what.offset, what.origin)]
@@ -1109,7 +1163,7 @@ class Consumer:
             if not self._is_held(origin) and origin not in self._given_up:
                 warn_possibly_lost(self._instruments, origin.partition, first, last)
 
-    def _warn_skipped(self, message: Message, error: Exception) -> None:
+    def _warn_skipped(self, message: Message[T], error: Exception) -> None:
         self._instruments.warn(
             "consumer",
             "handler_failed",

@@ -573,8 +573,8 @@ class Worker:
         if place is None or place.ownership != reply.ownership:
             self._take_over(reply)
             return
-        if place.epoch != epoch:
-            return
+        if place.epoch != epoch or self._stopped.holds(partition):
+            return  # asked before the partition stopped: it lies behind what does not decode, and must not pass that
         self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
             self._new_history(partition, place.history)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import Any, Generic, NamedTuple, Self, cast
 
 from tarry import abc
 from tarry._core.batches import cut_batches
@@ -21,6 +21,7 @@ from tarry.errors import (
     ProducerClosed,
     SendFailed,
     TarryError,
+    UnencodableValue,
 )
 from tarry.producer.sharding import partition_of
 from tarry.types import (
@@ -35,15 +36,19 @@ from tarry.types import (
     Offset,
     ProducerStamp,
     Receipt,
+    T,
     TopicInfo,
     TopicPartition,
 )
 
+CAUSE_TEXT = 200
+"""So much of what an encoder said is shown in our error; the whole of it is its `__cause__`."""
 
-class Outgoing(NamedTuple):
-    """One message for `send_many`; a bare `bytes` stands for a value without key."""
 
-    value: bytes | None
+class Outgoing(NamedTuple, Generic[T]):
+    """One message for `send_many`; a bare value stands for one without key."""
+
+    value: T | None
     key: bytes | None = None
     headers: Sequence[Header] = ()
     partition: int | None = None
@@ -59,11 +64,11 @@ class _Encoded(NamedTuple):
     timestamp_ms: int
 
 
-class Producer:
+class Producer(Generic[T]):
     """Appends to one topic. Use it as `async with client.producer("orders") as producer`; sends may run concurrently.
 
-    Everything that can be refused is refused before anything is written: types, sizes, partitions. With an idempotent
-    log an unknown outcome is retried under the same sequence and never stored twice (K74); otherwise it is
+    Everything that can be refused is refused before anything is written: values, types, sizes, partitions. With an
+    idempotent log an unknown outcome is retried under the same sequence and never stored twice (K74); otherwise it is
     `OutcomeUnknown`.
 
     Cancellation: a cancelled `send` may still be applied once it was handed to the log's writer.
@@ -76,6 +81,7 @@ class Producer:
         *,
         options: ProducerOptions,
         partitioner: abc.Partitioner | None,
+        encode_value: Callable[[Any], bytes] | None,
         clock_ms: Callable[[], int],
         producer_id: bytes,
     ) -> None:
@@ -83,6 +89,7 @@ class Producer:
         self._topic = topic
         self._options = options
         self._partitioner = partitioner
+        self._encode_value = encode_value
         self._clock_ms = clock_ms
         self._id = producer_id
         self._info: TopicInfo | None = None
@@ -116,7 +123,7 @@ class Producer:
 
     async def send(
         self,
-        value: bytes | None,
+        value: T | None,
         *,
         key: bytes | None = None,
         headers: Sequence[Header] = (),
@@ -126,12 +133,13 @@ class Producer:
         """Append one message; returns once it is durable.
 
         Args:
-            value: bytes, or None for a delete marker.
+            value: bytes, or what the producer's `value_type` says; None for a delete marker.
             key: equal keys go to one partition; None takes the next partition in turn.
             partition: overrides the choice by key.
             timestamp_ms: milliseconds since 1970 UTC; default now.
 
         Raises:
+            UnencodableValue: it is none of `value_type`; nothing was sent.
             MessageTooLarge: above the topic's limit; names both sizes.
             OutcomeUnknown: it may or may not have been written.
             LogFull, LogBusy, LogUnavailable: it was not written.
@@ -140,16 +148,17 @@ class Producer:
         message = self._encode(info, 0, Outgoing(value, key, headers, partition, timestamp_ms))
         return (await self._append(message.partition, [message]))[0]
 
-    async def send_many(self, messages: Sequence[bytes | Outgoing]) -> list[Receipt]:
+    async def send_many(self, messages: Sequence[T | Outgoing[T]]) -> list[Receipt]:
         """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
 
         They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another.
 
         Raises:
+            UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
         info = self._open()
-        outgoing = [message if isinstance(message, Outgoing) else Outgoing(message) for message in messages]
+        outgoing = [_outgoing(message) for message in messages]
         encoded = [self._encode(info, index, message) for index, message in enumerate(outgoing)]
         receipts: dict[int, Receipt] = {}
         for batch in self._batches(encoded):
@@ -175,7 +184,8 @@ class Producer:
             ) from self._cause
         return self._info
 
-    def _encode(self, info: TopicInfo, index: int, message: Outgoing) -> _Encoded:
+    def _encode(self, info: TopicInfo, index: int, given: Outgoing[T]) -> _Encoded:
+        message = self._with_bytes(given, index)
         _check_message(message)
         count = len(info.partitions)
         timestamp_ms = self._clock_ms() if message.timestamp_ms is None else message.timestamp_ms
@@ -188,6 +198,26 @@ class Producer:
                 limit=info.max_record_bytes,
             )
         return _Encoded(index, self._choose(message, count), record, timestamp_ms)
+
+    def _with_bytes(self, message: Outgoing[Any], index: int) -> Outgoing:
+        """The value encoded; a delete marker stays one (K76)."""
+        encode, value = self._encode_value, message.value
+        if encode is None or value is None:
+            return message
+        try:
+            encoded = encode(value)
+            if not isinstance(encoded, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' encoders
+                raise TypeError(f"the encoder returned {type(encoded).__name__} instead of bytes")
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise UnencodableValue(
+                f"message {index} of this call, for topic {self._topic!r}: its value, of type "
+                f"{type(value).__qualname__}, is none of value_type ({type(error).__name__}: {said[:CAUSE_TEXT]}); "
+                "nothing was sent",
+                topic=self._topic,
+                value=value,
+            ) from error
+        return message._replace(value=encoded)
 
     def _choose(self, message: Outgoing, count: int) -> int:
         """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""
@@ -238,6 +268,10 @@ class Producer:
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + 1
         return ProducerStamp(self._id, sequence)
+
+
+def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
+    return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
 
 
 def _check_message(message: Outgoing) -> None:

@@ -28,6 +28,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import TarryError
 from tarry.testing import Call, CarryOut, FaultLayer, FaultyLog, Operation, Script, ScriptedBroker, VirtualClock
 from tarry.types import Batch, Message, Receipt, TopicPartition
+from tarry.types import T as Value
 
 NAME = "billing"
 GROUP = "crew"
@@ -60,6 +61,10 @@ class Rig:
         """A consumer of topic `t`, named "billing", unless said otherwise."""
         named: dict[str, Any] = {"name": NAME, **options}
         return self.client.consumer(*topics or (T,), **named)
+
+    def typed(self, value_type: object, **options: Any) -> Consumer[Any]:
+        """A consumer as above, of values of a type."""
+        return self.consumer(value_type=value_type, **options)
 
     def member(self, *topics: str, **options: Any) -> Consumer:
         """A member of group "crew", of topic `t` unless said otherwise."""
@@ -144,14 +149,14 @@ async def _several_leaders(options: LogOptions, note: abc.Instrument) -> AsyncGe
             yield client, layer, log.store
 
 
-async def take(consumer: Consumer, count: int) -> list[Message]:
+async def take(consumer: Consumer[Value], count: int) -> list[Message[Value]]:
     """The next messages, as a loop over the consumer gets them; the last one stays in hand."""
     return [await anext(consumer) for _ in range(count)]
 
 
-async def items(consumer: Consumer, count: int, *, patience: float = 3.0) -> list[Message | TarryError]:
+async def items(consumer: Consumer[Value], count: int, *, patience: float = 3.0) -> list[Message[Value] | TarryError]:
     """The next messages and errors, as a reader gets them who goes on after an error."""
-    found: list[Message | TarryError] = []
+    found: list[Message[Value] | TarryError] = []
     while len(found) < count:
         with anyio.fail_after(patience):
             try:
@@ -179,11 +184,11 @@ async def owns(consumer: Consumer, count: int, *, within: float = 40.0) -> froze
     return consumer.assignment
 
 
-def offsets(messages: Sequence[Message] | Batch) -> list[int]:
+def offsets(messages: Sequence[Message[Any]] | Batch[Any]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def places(messages: Sequence[Message] | Batch) -> list[tuple[int, int]]:
+def places(messages: Sequence[Message[Any]] | Batch[Any]) -> list[tuple[int, int]]:
     """Partition and offset of each."""
     return [(message.partition, message.offset) for message in messages]
 

@@ -86,8 +86,9 @@ async def read_in_a_task(consumer: Consumer) -> Message:
         tasks.start_soon(reader.run, lambda: anext(consumer))
         with anyio.fail_after(1):
             await reader.done.wait()
-    assert isinstance(reader.result, Message)
-    return reader.result
+    message: Message = reader.result
+    assert isinstance(message, Message)
+    return message
 
 
 async def read_for(consumer: Consumer, seconds: float, chance: random.Random, way: Way) -> list[Message]:

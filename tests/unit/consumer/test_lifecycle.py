@@ -302,8 +302,9 @@ class TestUseBeforeAndAfter:
                 reader = start(tasks, lambda: consumer.poll(min_count=5, max_wait=60))
                 await anyio.sleep(1)
             await reader.done.wait()
-            assert isinstance(reader.result, Batch)
-            assert (len(reader.result), reader.result.reason) == (0, "drain")
+            batch: Batch = reader.result
+            assert isinstance(batch, Batch)
+            assert (len(batch), batch.reason) == (0, "drain")
             assert anyio.current_time() == 1
 
 

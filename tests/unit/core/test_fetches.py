@@ -184,6 +184,15 @@ class TestWhatIsHandedOut:
         assert spans(parts) == [(0, 0, 3), (1, 0, 1)]
         assert spans(machine.gather(count=100, max_bytes=10_000)) == [(1, 2, 2)]
 
+    def test_a_preview_says_what_a_poll_would_take_and_takes_nothing(self) -> None:
+        machine = fetches()
+        machine.put(segment(P0, 0, [100, 100], [100, 100]))
+        machine.put(segment(P1, 0, [100, 100, 100]))
+        for _ in range(2):
+            assert spans(machine.preview(count=100, max_bytes=2 * RUN_OVERHEAD + 600)) == [(0, 0, 3), (1, 0, 1)]
+            assert (machine.messages, machine.size) == (7, 700)
+        assert spans(machine.gather(count=100, max_bytes=10_000)) == [(0, 0, 3), (1, 0, 1), (1, 2, 2)]
+
     def test_a_poll_takes_at_most_its_count(self) -> None:
         machine = fetches()
         machine.put(segment(P0, 0, [1, 1, 1]))

@@ -241,7 +241,9 @@ class FetchesMachine(RuleBasedStateMachine):
         before = self.model.count
         demand = Demand(count, count, max_bytes, deadline=0.0)
         enough = self.fetches.enough(demand)
+        preview = self.fetches.preview(count, max_bytes)
         segments = self.fetches.gather(count, max_bytes)
+        assert segments == preview
         assert [unpack(segment) for segment in segments] == self.model.gather(count, max_bytes)
         found = sum(segment.count for segment in segments)
         charged = sum(segment.size for segment in segments)

@@ -216,7 +216,8 @@ async def test_a_send_that_fails_in_the_middle_says_what_is_left() -> None:
         assert [receipt.offset for receipt in error.receipts if isinstance(receipt, Receipt)] == list(range(1000))
         assert error.unsent == [Outgoing(b"%d" % number) for number in range(1000, 2500)]
         assert _appends(rig)[-1].arguments["batch"].count == 1000  # nothing went after the failed one
-        await producer.send_many([message for message in error.unsent if isinstance(message, Outgoing)])
+        unsent: list[Outgoing] = [message for message in error.unsent if isinstance(message, Outgoing)]
+        await producer.send_many(unsent)
         assert [message.value for message in await _read(rig)] == messages
 
 

@@ -1,0 +1,187 @@
+"""Typed producing: what is encoded, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from tarry import ConfigTypeError, MessageTooLarge, Outgoing, Producer, Start, UnencodableValue
+from tests.marks import rule
+from tests.unit.consumer.rig import P0, Rig, opened, take
+from tests.virtual import virtual
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    n: int
+    unit: str = Field(default="cup", alias="as")
+
+    @computed_field
+    def twice(self) -> int:
+        return 2 * self.n
+
+
+class Record(msgspec.Struct):
+    n: int
+
+
+@dataclass
+class Plain:
+    n: int
+
+
+class Rot13:
+    """A codec that notes its calls."""
+
+    def __init__(self, encoded: Any = None) -> None:
+        self.calls: list[object] = []
+        self.encoded = encoded
+
+    def encode(self, value: str) -> bytes:
+        self.calls.append(value)
+        if isinstance(self.encoded, BaseException):
+            raise self.encoded
+        return self.encoded or value.swapcase().encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode().swapcase()
+
+
+def typed(rig: Rig, value_type: object, **options: Any) -> Producer[Any]:
+    return rig.client.producer("t", value_type=value_type, **options)
+
+
+async def raw(rig: Rig, count: int) -> list[bytes | None]:
+    async with rig.consumer(start=Start.first()) as consumer:
+        return [message.value for message in await take(consumer, count)]
+
+
+@pytest.mark.parametrize(
+    ("value_type", "value", "stored"),
+    [
+        (Model, Model.model_validate({"n": 1, "as": "jug"}), b'{"n":1,"as":"jug"}'),
+        (Record, Record(n=1), b'{"n":1}'),
+        (Plain, Plain(n=1), b'{"n":1}'),
+        (dict[str, int], {"n": 1}, b'{"n":1}'),
+        (Rot13(), "Cup", b"cUP"),
+        (bytes, b"\xff", b"\xff"),
+    ],
+    ids=lambda given: getattr(given, "__name__", type(given).__name__),
+)
+@virtual()
+async def test_what_is_sent_as_a_type_is_read_as_that_type(value_type: object, value: object, stored: bytes) -> None:
+    async with opened() as rig, typed(rig, value_type) as producer:
+        await producer.send(value, key=b"k")
+        await producer.send_many([value, Outgoing(value)])
+        assert await raw(rig, 3) == [stored] * 3
+        async with rig.typed(value_type, start=Start.first()) as consumer:
+            assert [message.value for message in await take(consumer, 3)] == [value] * 3
+
+
+@rule("K76")
+@virtual()
+async def test_an_encoder_gets_no_call_for_none_but_one_for_an_empty_value() -> None:
+    codec = Rot13()
+    async with opened() as rig, typed(rig, codec) as producer:
+        await producer.send(None, key=b"a")
+        await producer.send("")
+        await producer.send_many([Outgoing(None, key=b"b"), Outgoing("a")])
+        assert await raw(rig, 4) == [None, b"", None, b"A"]
+    assert codec.calls == ["", "a"]
+
+
+@pytest.mark.parametrize(
+    ("value_type", "value", "says"),
+    [
+        (Model, {"n": "1"}, "of type dict, is none of value_type (ValidationError: 1 validation error for Model"),
+        (Model, Record(n=1), "of type Record, is none of value_type (ValidationError: 1 validation error for Model"),
+        (Model, b"{}", "of type bytes, is none of value_type (ValidationError: 1 validation error for Model"),
+        (Record, Model(n=1), "of type Model, is none of value_type (TypeError: it is no Record)"),
+        (int, "1", "of type str, is none of value_type (ValidationError: 1 validation error for int"),
+        (Annotated[int, Field(gt=0)], -1, "of type int, is none of value_type (ValidationError: 1 validation error"),
+        (Rot13(KeyError("x")), "a", "of type str, is none of value_type (KeyError: 'x')"),
+        (
+            Rot13("text"),
+            "a",
+            "of type str, is none of value_type (TypeError: the encoder returned str instead of bytes)",
+        ),
+    ],
+    ids=str,
+)
+@virtual()
+async def test_what_does_not_encode_is_refused_before_anything_is_sent(
+    value_type: object, value: object, says: str
+) -> None:
+    async with opened() as rig, typed(rig, value_type) as producer:
+        with pytest.raises(UnencodableValue) as refused:
+            await producer.send(value)
+        text = str(refused.value)
+        assert text.startswith(f"message 0 of this call, for topic 't': its value, {says}")
+        assert text.endswith("nothing was sent")
+        assert (refused.value.topic, refused.value.value) == ("t", value)
+        assert isinstance(refused.value, ValueError)
+        assert refused.value.__cause__ is not None
+        assert copy.copy(refused.value).topic == "t"
+        assert rig.end(P0) == 0
+
+
+@virtual()
+async def test_of_many_nothing_is_sent_when_one_does_not_encode() -> None:
+    async with opened() as rig, typed(rig, int) as producer:
+        with pytest.raises(UnencodableValue, match="message 2 of this call, for topic 't'"):
+            await producer.send_many([1, Outgoing(2), "3", 4])
+        assert rig.calls("append") == []
+        await producer.send_many([1, Outgoing(2)])
+        assert await raw(rig, 2) == [b"1", b"2"]
+
+
+@virtual()
+async def test_a_model_that_was_changed_into_nonsense_is_refused() -> None:
+    async with opened() as rig, typed(rig, Model) as producer:
+        model = Model(n=1)
+        model.n = "one"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # unchecked by pydantic
+        with pytest.raises(UnencodableValue):
+            await producer.send(model)
+        assert rig.end(P0) == 0
+
+
+@virtual()
+async def test_what_is_no_exception_passes() -> None:
+    async with opened() as rig, typed(rig, Rot13(KeyboardInterrupt())) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            await producer.send("a")
+        assert rig.end(P0) == 0
+
+
+@virtual()
+async def test_limits_and_partitioners_speak_of_the_encoded_value() -> None:
+    seen: list[bytes | None] = []
+
+    def choose(_key: bytes | None, value: bytes | None, _count: int) -> int:
+        seen.append(value)
+        return 1
+
+    async with opened(2) as rig, typed(rig, str, partitioner=choose) as producer:
+        assert (await producer.send("a")).partition == 1
+        assert seen == [b'"a"']
+        with pytest.raises(MessageTooLarge):
+            await producer.send("a" * 1024 * 1024)
+
+
+@rule("K103")
+@pytest.mark.parametrize(
+    "value_type", [None, 3, "int", b"x", {}, Model(n=1), Record(n=1), Rot13, list[Record]], ids=str
+)
+@virtual()
+async def test_what_is_no_type_is_refused(value_type: Any) -> None:
+    async with opened() as rig:
+        with pytest.raises(ConfigTypeError) as refused:
+            typed(rig, value_type)
+        assert f"value_type={value_type!r}: pass bytes, a pydantic model" in str(refused.value)
+        assert "encode(value)" in str(refused.value)
