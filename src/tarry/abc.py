@@ -134,7 +134,9 @@ class Assignment:
         generation: counts the changes of the group's members; for people.
         owned: the partitions with their ownership; those in `revoking` are among them.
         revoking: these are wanted back: deliver nothing more of them, finish, store, then `release` (design 4.1).
-        topics: partition count of each topic.
+        topics: partition count of each topic; one that was asked for and does not exist is not there.
+        late: those of `owned` that came into being while the session, or its group, was there: with nothing stored they
+            are read from their first message (K56). Not those of a topic that was deleted and created again (K57).
     """
 
     version: int
@@ -142,6 +144,7 @@ class Assignment:
     owned: Mapping[TopicPartition, Ownership]
     revoking: frozenset[TopicPartition]
     topics: Mapping[str, int]
+    late: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +207,27 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where a start lies now; retained messages are `log_start` up to `log_end` (exclusive)."""
+    """Where a start lies now; retained messages are `log_start` up to `log_end` (exclusive).
+
+    Args:
+        age_s: of a `Position` that was asked for: how many seconds ago the first retained message from there on was
+            made, by its timestamp and the log's clock, at least 0; 0 when there is none. None: unknown, since a
+            `Start` was asked for, or the message is damaged.
+    """
 
     position: Position
     log_start: Position
     log_end: Position
     history: HistoryId
+    age_s: float | None = None
 
 
 class Session(Protocol):
     """One consumer's standing with a log.
 
-    Requests to different leaders, and `route` for different partitions, may be out at the same time; of those to one
-    leader one poll and one wait per 1,000 partitions. All others: one task at a time per kind of request.
+    Requests to different leaders may be out at the same time; of those to one leader one poll and one wait per 1,000
+    partitions. Of `route`, `resolve` and `stored_offset` several may be out, up to 16 of each for a consumer that takes
+    its partitions over. All others: one task at a time per kind of request.
 
     Cancelling an awaiting task withdraws its request at the log, at once; an offset store that was already handed over
     may still be applied.
@@ -227,8 +238,15 @@ class Session(Protocol):
         """The newest assignment known here."""
         ...
 
+    @property
+    def session_timeout(self) -> float | None:
+        """Seconds without a `touch` after which the log ends this session; None: it does not lapse."""
+        ...
+
     async def changed(self, version: int) -> Assignment:
         """Wait until the assignment's version differs from `version`.
+
+        A standalone one changes too: with partitions that a topic gains, and with topics that are created or deleted.
 
         Raises:
             NotAMember: the session was evicted, or it left; everything it owned is lost.
@@ -240,7 +258,7 @@ class Session(Protocol):
         ...
 
     async def resolve(self, partition: TopicPartition, start: Position | Start) -> Resolved:
-        """Where a start lies now (serves `seek` and `lag`)."""
+        """Where a start lies now (serves `seek`), or how old what lies at a position is (serves `lag`)."""
         ...
 
     async def wait_ready(
@@ -311,7 +329,13 @@ class Session(Protocol):
         ...
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give partitions up (groups): once it returns they may be somebody else's. What is not owned is left out."""
+        """Give partitions up (groups): once it returns they may be somebody else's. What is not owned is left out.
+
+        With none of them it only asks the log whether the session stands.
+
+        Raises:
+            NotAMember: the session was evicted, or it left; nothing was applied.
+        """
         ...
 
     def touch(self) -> None:
@@ -333,6 +357,16 @@ class Broker(Protocol):
 
     async def create_topic(self, name: str, options: TopicOptions, *, exist_ok: bool) -> TopicInfo:
         """Create a topic; with `exist_ok` an existing one is returned as it is."""
+        ...
+
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Give a topic more partitions, `partitions` in all; with as many as it has nothing changes.
+
+        The new ones are empty, and sessions on the whole topic get them as late ones (`Assignment.late`).
+
+        Raises:
+            ConfigError: it has more; nothing was applied.
+        """
         ...
 
     async def delete_topic(self, name: str) -> None:
@@ -362,8 +396,11 @@ class Broker(Protocol):
     ) -> Session:
         """Open a standalone session on chosen partitions and on all of `topics`, or join a group on `topics`.
 
+        Topics that do not exist are left out until they are created, if there is anything else to read (K72).
+
         Raises:
-            TopicNotFound: names everything that is missing.
+            TopicNotFound: none of `topics` exists, and no partition is chosen; names all of them. Or a chosen partition
+                does not exist.
             NotAccepted: the group has members that read another set of topics, or a living static member of that name.
         """
         ...
@@ -478,6 +515,15 @@ class CreateTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Give a topic partitions up to this number of them; answers its `TopicState`, `ConfigError` or `TopicNotFound`."""
+
+    name: str
+    partitions: int
+    size: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopic:
     """Delete a topic, its messages and stored offsets; answers None, or `TopicNotFound`."""
 
@@ -514,7 +560,7 @@ class Trimmed:
     size: int
 
 
-Job = Append | StoreOffset | SaveGroup | CreateTopic | DeleteTopic | Retain
+Job = Append | StoreOffset | SaveGroup | CreateTopic | GrowTopic | DeleteTopic | Retain
 JobResult = Appended | Stored | TopicState | tuple[Trimmed, ...] | None
 JobDone = Callable[["JobResult | TarryError"], None]
 

@@ -231,6 +231,23 @@ class Client:
         options = TopicOptions(**given)
         return await self.broker.create_topic(check_topic(name), options, exist_ok=exist_ok)
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Give a topic more partitions; with as many as it has already nothing changes.
+
+        Running consumers of the whole topic, and groups, read the new partitions from their first message, without a
+        restart (K56). Producers take the new number over within `refresh_interval`; equal keys may go to another
+        partition from then on, so what has to stay in order by key should be read to its end first.
+
+        Args:
+            partitions: how many it is to have in all, up to 10,000.
+
+        Raises:
+            ConfigError: it has more than that; partitions are never taken away. Nothing was changed.
+            TopicNotFound: there is no such topic.
+        """
+        wanted = TopicOptions(partitions=partitions).partitions
+        return await self.broker.grow_topic(check_topic(name), wanted)
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none."""
         await self.broker.delete_topic(check_topic(name))

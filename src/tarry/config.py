@@ -276,6 +276,8 @@ class ProducerOptions(Options):
     """Further attempts after the first one; 0: exactly one attempt (P6)."""
     retry_spacing: Annotated[Seconds, Field(gt=0, le=3600)] = 1.0
     """Seconds between two attempts, shortened by jitter to half at most; above 0 (C13)."""
+    refresh_interval: Annotated[Seconds, Field(gt=0, le=3600)] = 5.0
+    """Seconds after which a send looks again how many partitions the topic has (K56)."""
 
 
 class TopicOptions(Options):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import chain
@@ -402,59 +402,72 @@ class StartKind(Enum):
     TIMESTAMP = "timestamp"
 
 
+OnGap = Literal["resume", "fail"]
+"""What a consumer does when retention has removed what it was to read next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Where a partition is read from while it has no position yet (C26, C27).
 
     Make one with the class methods. It is consulted once per ownership of a partition; from the first answer on the
     consumer reads at explicit positions.
+
+    `on_gap` says what happens at any time when retention has removed what was to be read next (K09): `"resume"` goes on
+    with the oldest message that is left and reports the gap once (event `gap`, a warning with the exact offsets);
+    `"fail"` reports it too and stops the partition, and the reader gets `OffsetOutOfRange` for it once all in front of
+    the gap was delivered. Other partitions go on; `seek` goes on with this one.
     """
 
     kind: StartKind
     value: int | None = None
     otherwise: Literal["first", "end", "fail"] = "first"
-    on_gap: Literal["resume", "fail"] = field(default="resume")
+    on_gap: OnGap = "resume"
+
+    def __post_init__(self) -> None:
+        if self.on_gap not in ("resume", "fail"):
+            raise ConfigError(f"on_gap={self.on_gap!r} is not possible; use 'resume' or 'fail'")
 
     @classmethod
-    def next(cls, otherwise: Start | Literal["fail"] | None = None) -> Self:
+    def next(cls, otherwise: Start | Literal["fail"] | None = None, *, on_gap: OnGap = "resume") -> Self:
         """Behind the stored offset; without one as `otherwise` says: `Start.first()`, `Start.end()` or `"fail"`."""
         match otherwise:
             case None | Start(kind=StartKind.FIRST):
-                return cls(StartKind.NEXT)
+                return cls(StartKind.NEXT, on_gap=on_gap)
             case Start(kind=StartKind.END):
-                return cls(StartKind.NEXT, otherwise="end")
+                return cls(StartKind.NEXT, otherwise="end", on_gap=on_gap)
             case "fail":
-                return cls(StartKind.NEXT, otherwise="fail")
+                return cls(StartKind.NEXT, otherwise="fail", on_gap=on_gap)
             case _:
                 pass
         raise ConfigError(f"otherwise={otherwise!r} is not possible; use Start.first(), Start.end() or 'fail'")
 
     @classmethod
-    def first(cls) -> Self:
+    def first(cls, *, on_gap: OnGap = "resume") -> Self:
         """The oldest retained message."""
-        return cls(StartKind.FIRST)
+        return cls(StartKind.FIRST, on_gap=on_gap)
 
     @classmethod
-    def last(cls) -> Self:
+    def last(cls, *, on_gap: OnGap = "resume") -> Self:
         """Up to `PollOptions.count` of the newest messages."""
-        return cls(StartKind.LAST)
+        return cls(StartKind.LAST, on_gap=on_gap)
 
     @classmethod
-    def end(cls) -> Self:
+    def end(cls, *, on_gap: OnGap = "resume") -> Self:
         """Only what is appended from now on."""
-        return cls(StartKind.END)
+        return cls(StartKind.END, on_gap=on_gap)
 
     @classmethod
-    def offset(cls, offset: int) -> Self:
+    def offset(cls, offset: int, *, on_gap: OnGap = "resume") -> Self:
         """The message with this offset."""
         if isinstance(offset, bool) or not isinstance(offset, int):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigTypeError(f"Start.offset takes an int, not {type(offset).__name__} ({offset!r})")
         if offset < 0:
             raise ConfigError(f"Start.offset({offset}) is below 0; for the newest messages use Start.last()")
-        return cls(StartKind.OFFSET, offset)
+        return cls(StartKind.OFFSET, offset, on_gap=on_gap)
 
     @classmethod
-    def timestamp(cls, time: datetime) -> Self:
+    def timestamp(cls, time: datetime, *, on_gap: OnGap = "resume") -> Self:
         """The first message at or after `time`, an aware datetime; the end when there is none (K103)."""
         if not isinstance(time, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigTypeError(
@@ -465,7 +478,7 @@ class Start:
             raise ConfigError(
                 f"Start.timestamp({time!r}) has no time zone; use time.replace(tzinfo=UTC) or time.astimezone()"
             )
-        return cls(StartKind.TIMESTAMP, -((EPOCH - time) // timedelta(milliseconds=1)))
+        return cls(StartKind.TIMESTAMP, -((EPOCH - time) // timedelta(milliseconds=1)), on_gap=on_gap)
 
     def __str__(self) -> str:
         return f"Start.{self.kind.value}({'' if self.value is None else self.value})"
@@ -563,12 +576,22 @@ class ShutdownReport:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer is behind a partition's end, in messages: with what it delivered, with what it stored."""
+    """How far a consumer is behind the end of a partition, in messages and in time.
+
+    Args:
+        position: the next message to be delivered, None while it is not known.
+        delivered: messages that were not delivered yet.
+        stored: messages that are not stored as finished.
+        delivered_s: age in seconds of the oldest message that was not delivered, 0 when there is none. None: unknown.
+        stored_s: the same of the oldest one that is not stored.
+    """
 
     log_end: Position
     position: Position | None
     delivered: int
     stored: int
+    delivered_s: float | None
+    stored_s: float | None
 
 
 CommitMode = Literal[
@@ -631,6 +654,7 @@ class Health:
         is_member: the log counts it in; False after an eviction until it has joined again. True without a group.
         owned: the partitions it reads.
         missing: partitions that have no position yet, and why.
+        missing_topics: topics that do not exist (any more); they do not make it ill.
         stopped: partitions that are not read for now, with the last error; tried again after a cool-down (C110).
         stalled_s: seconds since a message was handed over, while fetched ones wait; 0 when none waits.
         silent_s: seconds for which the log has owed an answer, or has refused every request about some partition.
@@ -646,6 +670,7 @@ class Health:
     stalled_s: float
     silent_s: float
     last_error: TarryError | None
+    missing_topics: tuple[str, ...] = ()
 
 
 class ProducerStamp(NamedTuple):

@@ -66,6 +66,10 @@ def asking(**changes: Callable[[Call], object]) -> Action:
     return act
 
 
+def nobody_late(assignment: abc.Assignment, _: Call) -> abc.Assignment:
+    return replace(assignment, late=frozenset())
+
+
 async def nothing(_: Call, __: CarryOut) -> None:
     """Say that it is done."""
     await anyio.lowlevel.checkpoint()
@@ -152,16 +156,28 @@ def further(found: abc.Resolved, _: Call) -> abc.Resolved:
     return replace(found, position=Position(found.position + 1))
 
 
+def of_the_newest(found: abc.Resolved, _: Call) -> abc.Resolved:
+    return replace(found, age_s=0.0)
+
+
+def kept(info: TopicInfo, _: Call) -> TopicInfo:
+    """A growth that does not show."""
+    return replace(info, partitions=info.partitions[:1])
+
+
 LIES: list[tuple[str, Operation, Action]] = [
     ("a_topic_is_created_once", "create_topic", mild),
     ("topics_are_listed_by_name", "list_topics", telling(backwards)),
     ("a_description_counts_what_is_there", "describe_topic", telling(without_size)),
+    ("a_topic_gains_partitions_and_keeps_those_it_has", "grow_topic", telling(kept)),
+    ("a_session_on_a_whole_topic_gets_what_it_gains", "changed", telling(nobody_late)),
     ("deleting_a_topic_ends_what_waits_for_it", "delete_topic", nothing),
     ("a_receipt_names_the_first_message_of_its_batch", "append", telling(at_the_beginning)),
     ("a_repeat_gets_the_same_receipt_and_writes_nothing", "append", telling(unlearned)),
     ("an_assignment_that_stays_keeps_who_follows_it_waiting", "changed", asking(version=lambda _: -1)),
     ("leaving_ends_what_the_session_has_out", "leave", nothing),
     ("a_start_is_found_alike_by_resolve_and_by_a_poll", "resolve", telling(further)),
+    ("a_position_says_how_old_what_lies_there_is", "resolve", telling(of_the_newest)),
     ("every_target_is_answered_in_the_order_asked", "poll", telling(targets_backwards)),
     ("count_is_exact_over_all_targets", "poll", telling_of_targets(shorter)),
     ("count_is_exact_over_all_targets", "poll", asking(count=twice("count"))),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LINE_S = 10.0
-"""A series of refusals is logged at its first one, and then at most once in so many seconds."""
+"""Of what keeps happening the first one is logged, and then at most one in so many seconds, with the number of all."""
 
 
 class Backoff:
@@ -39,6 +39,26 @@ class Backoff:
         self._attempts = 0
 
 
+class Lines:
+    """When to write a line about things of one kind."""
+
+    def __init__(self) -> None:
+        self._logged_at: float | None = None
+        self._unlogged = 0
+
+    def note(self, now: float) -> int | None:
+        """One more has happened.
+
+        Returns:
+            For how many a line is to be written: all since the last line; None: no line now.
+        """
+        self._unlogged += 1
+        if self._logged_at is not None and now - self._logged_at < LINE_S:
+            return None
+        count, self._unlogged, self._logged_at = self._unlogged, 0, now
+        return count
+
+
 class Noted(NamedTuple):
     """What a refusal asks for.
 
@@ -64,8 +84,7 @@ class Refusals:
         self._backoff = Backoff(random=random)
         self._about: object = None
         self._since: float | None = None
-        self._logged_at: float | None = None
-        self._unlogged = 0
+        self._lines = Lines()
 
     @property
     def count(self) -> int:
@@ -76,12 +95,8 @@ class Refusals:
         """The request was refused; `about`: what has to change before it can succeed, compared by equality."""
         if about != self._about:
             self._about, self._since = about, None
-        self._unlogged += 1
         since = self._since = now if self._since is None else self._since
-        line = None
-        if self._logged_at is None or now - self._logged_at >= LINE_S:
-            line, self._unlogged, self._logged_at = self._unlogged, 0, now
-        return Noted(line, now - since >= self._limit_s)
+        return Noted(self._lines.note(now), now - since >= self._limit_s)
 
     def pause(self) -> float:
         """Seconds to wait before the request is made again."""
@@ -90,5 +105,5 @@ class Refusals:
     def reset(self) -> None:
         """It worked."""
         self._backoff.reset()
-        self._since = self._logged_at = None
-        self._unlogged = 0
+        self._since = None
+        self._lines = Lines()

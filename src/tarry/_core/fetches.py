@@ -347,6 +347,11 @@ class Fetches:
         self._ready.pop(partition, None)
         self._in_doubt.pop(partition, None)
 
+    def buffers(self, partition: TopicPartition) -> bool:
+        """Something of it is buffered, or set aside."""
+        aside = self._aside.get(partition)
+        return partition in self._buffers or (aside is not None and bool(aside.buffer))
+
     @property
     def segments(self) -> list[Segment]:
         """What is buffered, partition by partition; what is set aside comes last."""

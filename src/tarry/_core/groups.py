@@ -28,7 +28,7 @@ from tarry.types import HistoryId, Ownership, TopicPartition
 
 
 class Assigned(NamedTuple):
-    """What a member owns; the fields are those of `abc.Assignment`."""
+    """What a member owns; the fields are the first of `abc.Assignment`."""
 
     version: int
     generation: int

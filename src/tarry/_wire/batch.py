@@ -168,6 +168,19 @@ def timestamps(batch: RecordBatch) -> list[int]:
     return [record.timestamp_ms for record in records]
 
 
+def first_timestamp(run: Run) -> int:
+    """The timestamp of the first record of a run, in milliseconds.
+
+    Raises:
+        DataError: it is not a valid record.
+    """
+    first, _ = run.split(1)
+    try:
+        return _decoder.decode(array_header(1) + first.payload)[0].timestamp_ms
+    except _NOT_RECORDS as error:
+        raise DataError(f"not a valid record: {error}") from error
+
+
 def append_refusal(batch: RecordBatch, max_record_bytes: int, where: object = "this topic") -> TarryError | None:
     """Why no store takes a batch: a size above its limit, or a time nobody can show (design 5.6); None: it may come."""
     size, count = batch.size, batch.count

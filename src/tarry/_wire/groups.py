@@ -27,13 +27,18 @@ class MemberState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
-    """One group: `ownership` is the last one given; `members` in the order in which they joined."""
+    """One group: `ownership` is the last one given; `members` in the order in which they joined.
+
+    `late`: partitions that came while the group was there, and are read from their first message (K56). Left out while
+    there are none.
+    """
 
     name: str
     topics: tuple[str, ...]
     generation: int
     ownership: Ownership
     members: tuple[MemberState, ...]
+    late: tuple[HistoryId, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -43,7 +48,8 @@ _NOT_A_STATE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def encode_group(state: GroupState) -> bytes:
     """A group as bytes."""
-    return bytes((FORMAT,)) + _encoder.encode(state)
+    fields = msgspec.structs.astuple(state)
+    return bytes((FORMAT,)) + _encoder.encode(fields if state.late else fields[:-1])
 
 
 def decode_group(raw: bytes) -> GroupState:

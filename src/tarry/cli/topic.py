@@ -1,4 +1,4 @@
-"""`tarry topic create|list|describe|delete`."""
+"""`tarry topic create|list|describe|grow|delete`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name, or stream/name
 
 @app.callback()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, grow and delete topics."""
 
 
 @app.command(
@@ -110,6 +110,32 @@ def describe(name: Name, output: As = Output.TEXT, url: Url = None, db: Db = Non
         print(f"max record bytes  {info.max_record_bytes}")
         print()
         print_table(_partitions(info))
+
+    run(work)
+
+
+@app.command(epilog=examples("tarry topic grow --db orders.db orders --partitions 8"))
+def grow(
+    name: Name,
+    *,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", help="How many it is to have in all.", show_default=False)
+    ],
+    url: Url = None,
+    db: Db = None,
+) -> None:
+    """Give a topic more partitions.
+
+    Consumers and groups read them from their first message. Equal keys may go to another partition from then on.
+    """
+    log = choose_log(url, db)
+
+    async def work(_: Stop) -> None:
+        async with log.open() as client:
+            before = await find_topic(client, name, log)
+            info = await client.grow_topic(before.name, partitions)
+        added = len(info.partitions) - len(before.partitions)
+        say(f"topic {info.name!r} has {counted(len(info.partitions), 'partition')}, {added} of them new")
 
     run(work)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from inspect import isawaitable
@@ -24,17 +24,20 @@ import anyio.lowlevel
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
+from tarry._core.pace import Pace
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
 from tarry._runtime.tasks import Task, current_task, ended
 from tarry._wire.batch import decode
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, StoreCounts, Storing
+from tarry.consumer.topics import Following, Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.typed import PART_MESSAGES, DecodeValue, Typed
-from tarry.consumer.worker import Loop, Worker
+from tarry.consumer.worker import Loop, Worker, gap_at
 from tarry.errors import (
     ConcurrentRead,
     ConfigError,
@@ -93,6 +96,11 @@ class Reads:
     identity: abc.ConsumerIdentity
     start: Start
 
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Those of the chosen partitions too."""
+        return tuple(dict.fromkeys((*self.topics, *(partition.topic for partition in self.partitions))))
+
     def __str__(self) -> str:
         what = ", ".join([*self.topics, *map(str, self.partitions)])
         return f"consumer {self.identity.name!r} of {what}" if self.identity.name else f"unnamed consumer of {what}"
@@ -140,6 +148,7 @@ class Consumer(Generic[T]):
         self._typed = None if decode_value is None else Typed(decode_value)
         self._hooks = hooks
         self._instruments = instruments.part()
+        self._saying = Saying(self._instruments)
         self._traffic = Traffic()
         self._random = random
         self._state = State.NEW
@@ -153,7 +162,11 @@ class Consumer(Generic[T]):
             messages_max=options.buffer_messages or 2 * poll.count,
             bytes_max=options.buffer_bytes,
         )
+        is_paced = reads.identity.kind == "group" and commit.mode != "each_batch"  # whose lists are what was fetched
+        self._pace = Pace() if is_paced else None
         self._standing: Standing
+        self._topics = Topics(reads.all_topics, self._instruments, self._arrived)
+        self._following: Following
         self._membership: Membership | None = None
         self._worker: Worker
         self._storing: Storing
@@ -197,7 +210,8 @@ class Consumer(Generic[T]):
         """Open the session (the only I/O of the start, C15).
 
         Raises:
-            TopicNotFound: a topic or partition is missing; the message names it.
+            TopicNotFound: none of the topics exists, or a chosen partition does not; the message names them. When only
+                some topics are missing the others are read, and `ready` and `health` name those.
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
@@ -223,7 +237,9 @@ class Consumer(Generic[T]):
             self._membership.begin()
             beside.append(self._follow_group)
         else:
-            self._positions.assign(self._standing.session.assignment.owned)
+            self._following = Following(self._standing, self._topics, self._positions, self._random)
+            self._following.begin()
+            beside.append(self._follow_topics)
         self._worker = Worker(
             self._standing,
             start=self._reads.start,
@@ -256,13 +272,25 @@ class Consumer(Generic[T]):
         assert self._membership is not None
         await self._membership.run(self._worker)
 
+    async def _follow_topics(self) -> None:
+        await self._following.run(self._worker)
+
     def _join_in(self) -> Membership:
         return Membership(
             self._standing,
             name=str(self._reads),
             join=self._open_session,
+            noted=self._topics.note,
             hooks=self._hooks,
-            reader=Reader(self._cut_off, self._holds, self._settled, self._interrupt, self._look_at_hand),
+            reader=Reader(
+                self._cut_off,
+                self._holds,
+                self._settled,
+                self._interrupt,
+                self._stop_short,
+                self._arrived,
+                self._look_at_hand,
+            ),
             keeps=self._commits_on_poll,
             positions=self._positions,
             commits=self._commits,
@@ -413,6 +441,7 @@ class Consumer(Generic[T]):
                 demand.takes_all = self._commits_on_poll
                 self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
             return await self._gather(demand)
         finally:
             self._reading = False
@@ -422,11 +451,14 @@ class Consumer(Generic[T]):
     async def _gather(self, demand: Demand) -> Batch[T]:
         while self._state is State.OPEN:
             self._worker.raise_pending()
-            if demand.over or self._fetches.enough(demand) or self._is_interrupted:
+            in_doubt = self._standing.is_in_doubt()
+            if not in_doubt and (demand.over or self._fetches.enough(demand) or self._is_interrupted):
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
                 continue
+            if in_doubt and demand.over:
+                return Batch((), "rebalance", cast("Decode[T]", decode))
             if await self._worker.left_dead_end():
                 continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
@@ -491,11 +523,14 @@ class Consumer(Generic[T]):
         self._reading = True
         try:
             await anyio.lowlevel.checkpoint()
+            self._standing.keep()
+            if self._pace is not None:
+                self._pace.done(self._standing.now())
             while True:
                 if self._is_ending():
                     raise StopAsyncIteration
                 self._worker.raise_pending()
-                segment = self._fetches.take()
+                segment = None if self._standing.is_in_doubt() else self._fetches.take()
                 if segment is not None:
                     self._is_interrupted = False
                     break
@@ -507,11 +542,23 @@ class Consumer(Generic[T]):
         finally:
             self._reading = False
             self._worker.served()
-        self._load(segment)
+        self._load(self._paced(segment))
         self._worker.taken()
         self._hand = next(self._cursor)
         self._seen = (self._messages + 1, anyio.current_time())
         return self._hand
+
+    def _paced(self, segment: Segment) -> Segment:
+        """As much of a list as the reader may have before the event loop has its turn; the rest comes next (K18)."""
+        if self._pace is None:
+            return segment
+        head, rest = cut(segment, self._pace.count, segment.size, at_least=1)
+        if head is None or rest is None:
+            head = segment
+        else:
+            self._fetches.put_first(rest)
+        self._pace.gave(head.count, self._standing.now())
+        return head
 
     def _is_ending(self) -> bool:
         """Whoever waits for a single message gets none any more."""
@@ -555,10 +602,17 @@ class Consumer(Generic[T]):
                 await self._handle(message, handler, skips=on_error == "skip")
                 if self._is_ending():
                     break
+                if self._standing.is_in_doubt():
+                    self._stop_short()
             self._settle_hand()
         finally:
             self._is_consuming, self._stop = False, None
             watching.cancel()
+
+    def _stop_short(self) -> None:
+        """The next read takes the slow path; what is left of the list comes there."""
+        self._note()
+        self._cursor = iter(())
 
     async def _watch(self, stop: anyio.Event, scope: anyio.CancelScope) -> None:
         """Whoever waits for a message looks again when `stop` is set."""
@@ -574,8 +628,7 @@ class Consumer(Generic[T]):
         except BaseException as error:
             if not skips or not isinstance(error, Exception):
                 self._failed = self._hand
-                self._note()
-                self._cursor = iter(())
+                self._stop_short()
                 raise
             self._warn_skipped(message, error)
         origin = message.origin
@@ -837,11 +890,19 @@ class Consumer(Generic[T]):
 
         Args:
             to: a `Start`, or the offset of the message to read next.
+
+        Raises:
+            OffsetOutOfRange: behind the end of the log; or below what is retained, when `to` or the `start=` of the
+                consumer says `on_gap="fail"`.
+            StaleAssignment: the partition is not read by this consumer.
         """
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
         resolved = await self._standing.session.resolve(owned, start)
+        gap = gap_at(owned, resolved)
+        if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
+            raise gap.error()
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
@@ -1040,6 +1101,7 @@ class Consumer(Generic[T]):
             is_member=is_member,
             owned=self.assignment,
             missing=self._why_missing(stopped),
+            missing_topics=self._topics.missing,
             stopped=stopped,
             stalled_s=self._stalled_s() if self._state is State.OPEN else 0.0,
             silent_s=silent_s,
@@ -1086,7 +1148,9 @@ class Consumer(Generic[T]):
         self._messages, self._bytes = self._handed_over()
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Wait until every partition has a position.
+        """Wait until every topic exists, and every partition has a position.
+
+        Cancellation: ends the wait at once; nothing else changes.
 
         Raises:
             NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
@@ -1101,36 +1165,48 @@ class Consumer(Generic[T]):
             self._worker.raise_pending()
         if missing := self._missing():
             after = f" after {timeout:g} s" if limit.cancelled_caught else ""
-            raise NotReady(f"{self._reads}: no position yet for {', '.join(missing)}{after}")
+            raise NotReady(f"{self._reads}: {', '.join(missing)}{after}")
 
     def _is_hopeful(self) -> bool:
-        """Some partition has no position, but will get one."""
+        """Some partition has no position, but will get one; or a topic may still be created."""
         unresolved = self._positions.unresolved()
-        return self._worker.failure is None and not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        return self._worker.failure is None and may_come
 
     def _missing(self) -> list[str]:
         stopped = self._worker.stopped
-        return [
+        partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
             for partition in self._positions.unresolved()
         ]
+        missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
+        return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
 
     async def lag(self) -> dict[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages, counted from what was delivered and what is stored."""
+        """How far each partition is behind its end, by what was delivered and by what is stored.
+
+        In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
+        """
         self._check_started()
         self._note()
         found: dict[TopicPartition, Lag] = {}
         for partition in list(self._positions):
-            end = await self._standing.session.resolve(partition, Start.end())
             place, stored = self._positions.get(partition), self._commits[partition].stored
             if place is None:
                 continue  # it left meanwhile
-            begin = end.log_start
+            position = place.next
+            upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
+            ahead = behind = await self._standing.session.resolve(partition, upcoming)
+            if unstored != upcoming:
+                behind = await self._standing.session.resolve(partition, unstored)
             found[partition] = Lag(
-                end.log_end,
-                place.next,
-                delivered=end.log_end - max(begin if place.next is None else place.next, begin),
-                stored=end.log_end - max(begin if stored is None else position_after(stored), begin),
+                ahead.log_end,
+                position,
+                delivered=ahead.log_end - max(upcoming, ahead.log_start),
+                stored=behind.log_end - max(unstored, behind.log_start),
+                delivered_s=ahead.age_s,
+                stored_s=behind.age_s,
             )
         return found
 
@@ -1139,12 +1215,12 @@ class Consumer(Generic[T]):
         if self._state in (State.NEW, State.FAILED):
             self._not_started()
         if isinstance(partition, int):
-            topics = {owned.topic for owned in self._positions}
+            topics = self._topics.wanted
             if len(topics) != 1:
                 raise ConfigError(
                     f"partition {partition} of which topic? This consumer reads {sorted(topics)}; pass a TopicPartition"
                 )
-            partition = TopicPartition(topics.pop(), partition)
+            partition = TopicPartition(topics[0], partition)
         partition = TopicPartition(*partition)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))
@@ -1159,13 +1235,12 @@ class Consumer(Generic[T]):
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
-        for origin, first, last in spans:
+        for origin, first, last in _joined(spans):
             if not self._is_held(origin) and origin not in self._given_up:
                 warn_possibly_lost(self._instruments, origin.partition, first, last)
 
     def _warn_skipped(self, message: Message[T], error: Exception) -> None:
-        self._instruments.warn(
-            "consumer",
+        self._saying.warn(
             "handler_failed",
             f"{self._reads}: the handler failed on message {message.offset} of {message.topic_partition} "
             f"({type(error).__name__}); it counts as finished, as on_error='skip' says",
@@ -1213,7 +1288,17 @@ class Consumer(Generic[T]):
 
 def fill_count(start: Start, count: int) -> Start:
     """`Start.last()` means up to one poll's `count` of the newest messages (C26)."""
-    return Start(StartKind.LAST, count) if start.kind is StartKind.LAST else start
+    return replace(start, value=count) if start.kind is StartKind.LAST else start
+
+
+def _joined(spans: Iterable[tuple[Origin, Offset, Offset]]) -> list[tuple[Origin, Offset, Offset]]:
+    """First and last message of spans, those that follow on one another as one."""
+    found: list[tuple[Origin, Offset, Offset]] = []
+    for origin, first, last in sorted(spans, key=lambda span: (span[0].partition, span[1])):
+        if found and found[-1][0] == origin and found[-1][2] + 1 == first:
+            origin, first, _ = found.pop()
+        found.append((origin, first, last))
+    return found
 
 
 def _check_cause(cause: object) -> None:

@@ -6,6 +6,9 @@ waited for, `on_revoked` runs, the last finished offset is stored, then it is re
 (eviction, a new session) is dropped; what a committing fetch brought of it is delivered all the same. One whose message
 is in hand for longer than `max_processing_time` is handed over unasked, without waiting for the hand (K12).
 
+After a gap that the log may have ended the session for (a blocked loop, a stopped process) the log is asked; until it
+has said nothing is delivered or stored (K18).
+
 Hooks run one at a time, in a task of their own, and hold nothing that a reader may wait for (K55).
 
 Not here: requests for messages (`worker`), what the application has in hand (`consumer`), who gets what (the log).
@@ -17,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
+from math import inf
 
 import anyio
 import anyio.abc
@@ -24,16 +28,21 @@ import anyio.abc
 from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
+from tarry._core.lease import Lease
 from tarry._core.patience import InHand, Patience
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
 from tarry.config import ConsumerOptions
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
 from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
 from tarry.instruments import Instruments
 from tarry.types import Offset, Origin, Ownership, TopicPartition
+
+CALM_S = 30.0
+"""A member that lasted so long joins again at once when it is evicted."""
 
 Hook = Callable[[frozenset[TopicPartition]], object]
 """Called with the partitions that came or go; may be async."""
@@ -56,6 +65,8 @@ class Reader:
         holds: a message or batch of a partition is handed out and neither finished nor stored.
         settled: wait until that is over, the reader has ended, or the loop's time has come.
         interrupt: end a `poll` that waits.
+        stop_short: the next read looks at everything again before it gives anything.
+        wake: whoever waits looks again.
         look: what is in hand now.
     """
 
@@ -63,6 +74,8 @@ class Reader:
     holds: Callable[[TopicPartition], bool]
     settled: Callable[[TopicPartition, float], Awaitable[None]]
     interrupt: Callable[[], None]
+    stop_short: Callable[[], None]
+    wake: Callable[[], None]
     look: Callable[[], InHand]
 
 
@@ -79,6 +92,7 @@ class Membership:
 
     Args:
         join: opens a session anew.
+        noted: told of each assignment.
         keeps: what was fetched under a lost ownership is delivered all the same, since the log counts it as read (C36).
     """
 
@@ -88,6 +102,7 @@ class Membership:
         *,
         name: str,
         join: Callable[[], Awaitable[abc.Session]],
+        noted: Callable[[abc.Assignment], None],
         hooks: Hooks,
         reader: Reader,
         keeps: bool,
@@ -101,6 +116,7 @@ class Membership:
         self._standing = standing
         self._name = name
         self._join = join
+        self._noted = noted
         self._hooks = hooks
         self._reader = reader
         self._keeps = keeps
@@ -109,28 +125,42 @@ class Membership:
         self._storing = storing
         self._options = options
         self._instruments = instruments
+        self._saying = Saying(instruments)
         self._random = random
+        self._lease: Lease
         self._worker: Worker
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
         self._patience = Patience(options.max_processing_time)
         self._store_s = max(options.drain_timeout, STORE_S_MIN)
         self._leaving: dict[TopicPartition, None] = {}
+        self._rejoins = Backoff(random=random)
+        self._joined_at = -inf
         self.is_member = True
 
     def begin(self) -> None:
         """Hold what the session came with."""
-        assignment = self._standing.session.assignment
+        session = self._standing.session
+        session.touch()
+        self._lease = self._standing.lease = Lease(
+            session.session_timeout, self._options.heartbeat_interval, anyio.current_time()
+        )
+        assignment = session.assignment
+        self._noted(assignment)
         self._hold({at: own for at, own in assignment.owned.items() if at not in assignment.revoking})
 
     async def run(self, worker: Worker) -> None:
         """Follow the assignment until cancelled. Steps that are under way are abandoned then (K50)."""
         self._worker = worker
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._beat)
-            self._welcome({partition: self._positions[partition].ownership for partition in self._positions})
-            await self._follow()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._beat)
+                self._welcome({partition: self._positions[partition].ownership for partition in self._positions})
+                await self._follow()
+        finally:
+            self._standing.lease = None  # what is stored from now on is for the log to judge
+            self._standing.settle()
 
     async def farewell(self) -> None:
         """Tell the application that everything goes, at shutdown; an error is logged, there is no reader any more."""
@@ -141,9 +171,54 @@ class Membership:
     async def _beat(self) -> None:
         """Say that this member lives, whatever its application does; that one may take too long."""
         while True:
+            now = anyio.current_time()
             self._standing.session.touch()
-            self._give_up_overdue()
-            await anyio.sleep(self._options.heartbeat_interval)
+            if self._note_gap(now):
+                self._tasks.start_soon(self._find_out)
+            if not self._lease.is_over(now):
+                self._give_up_overdue()
+            await self._standing.doubted(self._options.heartbeat_interval)
+
+    # ------------------------------------------------------------------------------------------- standing still
+
+    def _note_gap(self, now: float) -> bool:
+        """Nothing is delivered or stored after a gap that the log may have ended the session for (K18).
+
+        True when it is one, and was not noted before.
+        """
+        gap, timeout_s = self._lease.beat(now), self._standing.session.session_timeout
+        if gap is None or timeout_s is None:
+            return False
+        self._reader.stop_short()
+        hint = (
+            f"heartbeat_interval={self._options.heartbeat_interval:g} s has to lie well below that"
+            if self._options.heartbeat_interval >= timeout_s
+            else "the event loop was blocked, or the process stood still. Move blocking work to a thread "
+            "(anyio.to_thread.run_sync), or raise session_timeout"
+        )
+        self._saying.warn(
+            "clock_gap",
+            f"{self._name}: no sign of life for {gap:.1f} s, longer than the log's session_timeout={timeout_s:g} s; "
+            f"nothing is delivered or stored before the log has said whose the partitions are: {hint}",
+            seconds=gap,
+        )
+        return True
+
+    async def _find_out(self) -> None:
+        """Ask the log whether the session stands."""
+        session, stands = self._standing.session, True
+        try:
+            await insist(partial(session.release, ()), again=may_pass)
+        except FencedError:
+            stands = False  # a member is told by `changed`, too: then everything is lost
+        if session is self._standing.session and stands == self.is_member:
+            self._settle()
+
+    def _settle(self) -> None:
+        """It is known where the session stands: it does, or everything is lost and nobody may act on it."""
+        self._lease.renew(anyio.current_time())
+        self._standing.settle()
+        self._reader.wake()
 
     # ------------------------------------------------------------------------------------------- following
 
@@ -168,6 +243,7 @@ class Membership:
         What is being given up is left alone: giving up ends with another look at the assignment.
         """
         assignment = self._standing.session.assignment
+        self._noted(assignment)
         mine = [partition for partition in self._positions if partition not in self._leaving]
         lost = [at for at in mine if assignment.owned.get(at) != self._positions[at].ownership]
         if lost:
@@ -184,8 +260,9 @@ class Membership:
 
     async def _rejoin(self) -> None:
         """The log does not know this member any more: everything is lost; join again (C21, C30, K12)."""
-        self._instruments.warn(
-            "consumer",
+        now = anyio.current_time()
+        self._note_gap(now)
+        self._saying.warn(
             "evicted",
             f"{self._name}: the group went on without this member (no sign of life within the log's session_timeout); "
             "its partitions may be somebody else's; joining again",
@@ -194,6 +271,8 @@ class Membership:
         self._name_what_was_dropped()
         self._leaving.clear()
         self._lose(list(self._positions))
+        self._settle()
+        await self._calm_down(now)
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             try:
@@ -207,7 +286,17 @@ class Membership:
             else:
                 self._standing.session.touch()
                 self.is_member = True
+                self._joined_at = anyio.current_time()
+                self._worker.rejoined()
+                self._settle()
                 return
+
+    async def _calm_down(self, now: float) -> None:
+        """Who is evicted again and again joins less and less often: each time moves the partitions of all members."""
+        if now - self._joined_at >= CALM_S:
+            self._rejoins.reset()
+        else:
+            await anyio.sleep(self._rejoins.next())
 
     # ------------------------------------------------------------------------------------------- taking over
 

@@ -15,8 +15,9 @@ from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
 from tarry._runtime.retry import may_pass
 from tarry.consumer.lanes import ProgressLanes
+from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
-from tarry.errors import StaleAssignment, TarryError
+from tarry.errors import NotAMember, StaleAssignment, TarryError
 from tarry.instruments import Instruments
 from tarry.types import HistoryId, Offset, Ownership, TopicPartition
 
@@ -79,7 +80,7 @@ class Storing:
         self._positions = positions
         self._period = period
         self._note = note
-        self._instruments = instruments
+        self._saying = Saying(instruments)
         self._random = random
         self._queue: dict[TopicPartition, None] = {}
         self._at_work: set[TopicPartition] = set()
@@ -210,8 +211,7 @@ class Storing:
 
     def _failed(self, partition: TopicPartition, error: TarryError, consequence: str) -> None:
         self.counts = replace(self.counts, failed=self.counts.failed + 1, last_error=error)
-        self._instruments.warn(
-            "consumer",
+        self._saying.warn(
             "store_failed",
             f"{partition}: the offset could not be stored ({error}); {consequence}",
             partition=partition,
@@ -231,6 +231,7 @@ class Storing:
             By how many messages the stored offset went back.
         """
         async with self.lanes.turn(partition):
+            await self._standing.sure()  # a store of before a gap is none of what may be held after it (K18)
             store = decide(partition)
             if store is None:
                 return 0
@@ -245,6 +246,8 @@ class Storing:
                 is_settled = isinstance(error, TarryError) and error.applied == "no"
                 if not is_settled and self._is_held(partition, place.ownership):
                     self._commits.lost(store)
+                if isinstance(error, NotAMember):
+                    raise _stale(partition) from error
                 raise
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
             if not self._is_held(partition, place.ownership):  # the marks are those of a later ownership

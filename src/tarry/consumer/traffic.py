@@ -71,6 +71,10 @@ class _Observed(abc.Session):
     def assignment(self) -> abc.Assignment:
         return self._session.assignment
 
+    @property
+    def session_timeout(self) -> float | None:
+        return self._session.session_timeout
+
     async def changed(self, version: int) -> abc.Assignment:
         assignment = await self._session.changed(version)
         self._traffic.rebalances += 1

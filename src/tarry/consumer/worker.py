@@ -31,6 +31,7 @@ from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
 from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
+from tarry._core.gaps import Gap, Gaps
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
 from tarry._core.stopped import is_lasting
@@ -39,7 +40,7 @@ from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
 from tarry.consumer.lanes import ProgressLanes
-from tarry.consumer.routing import Routing
+from tarry.consumer.routing import LOOKUPS_MAX, Routing, side_by_side
 from tarry.consumer.standing import Standing
 from tarry.consumer.stopping import Stopping
 from tarry.consumer.watching import Desk, Wait, Watching, spacing
@@ -48,10 +49,11 @@ from tarry.errors import (
     FencedError,
     OutcomeUnknown,
     TarryError,
+    TopicNotFound,
     UncertainError,
 )
 from tarry.instruments import Instruments
-from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition
+from tarry.types import HistoryId, Offset, Origin, Position, Segment, Start, TopicPartition, position_after
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
 
@@ -173,7 +175,8 @@ class Worker:
         self._postponed: dict[TopicPartition, int] = {}
         self._direct: Wait | None = None
         self._committing: Committing | None = None
-        self._gaps: dict[TopicPartition, Position] = {}
+        self._gaps = Gaps(start.on_gap)
+        self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.failure: ConsumerFailed | None = None
@@ -239,6 +242,16 @@ class Worker:
         if direct is not None and not (direct.demand is self._fetches.demand and self._alone()):
             direct.scope.cancel()  # a second partition must not wait for the end of the first one's poll
 
+    def rejoined(self) -> None:
+        """There is a new session: what the old one was refused says nothing about it."""
+        for lane in self._lanes.values():
+            lane.refusals.reset()
+        self._watching.rejoined()
+
+    async def heard(self, who: str) -> None:
+        """Wait until something changed."""
+        await self._bell.heard(who)
+
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
         self._bell.ring("fetching")
@@ -262,7 +275,7 @@ class Worker:
         """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
             self._stopped.succeeded(partition)
-            self._gaps.pop(partition, None)
+            self._gaps.forget(partition)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
@@ -278,7 +291,7 @@ class Worker:
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self._stopping.succeeded(partition)
-        self._gaps.pop(partition, None)
+        self._gaps.forget(partition)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
@@ -286,10 +299,27 @@ class Worker:
         self._stopping.halt(partition, error)
         self._void(partition)
 
+    def gone(self, partition: TopicPartition) -> None:
+        """The topic of a partition was deleted: it stops, and the reader is told, if neither has happened."""
+        if not self._stopped.is_stopped(partition):
+            what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"
+            self._count_lasting(partition, TopicNotFound(what))
+
+    def renew(self, partition: TopicPartition, history: HistoryId) -> None:
+        """A partition that was gone is there; as another one of the same name it is begun anew (K57)."""
+        self._stopping.succeeded(partition)
+        self._errors.pop(partition, None)
+        if self._positions[partition].history not in (None, history):
+            self._new_history(partition)
+        self.kick()
+
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
         if self._told:
             raise self._told.popleft()
+        for gap in self._gaps.due(self._fetches.buffers):
+            error = self._errors[gap.partition] = gap.error()
+            self.halt(gap.partition, error)
         for key in list(self._errors):
             raise self._errors.pop(key).with_traceback(None)
         if self.failure is not None:
@@ -334,29 +364,46 @@ class Worker:
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while True:
             unresolved = self._unresolved()
-            refusal = await self._resolve_in_turn(unresolved, refusals)
+            if not unresolved:
+                self._first_round.set()
+                await self._bell.heard("resolving")
+                continue
+            refusal = await self._resolve_all(unresolved, is_refused=refusals.count > 0)
             self._first_round.set()
-            if refusal is not None:
-                await anyio.sleep(refusals.pause())
-            elif unresolved:
+            if refusal is None:
                 refusals.reset()
             else:
-                await self._bell.heard("resolving")
+                self._report_refusal(refusal, refusals)
+                await anyio.sleep(refusals.pause())
 
     def _unresolved(self) -> list[TopicPartition]:
         return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
 
-    async def _resolve_in_turn(self, unresolved: Sequence[TopicPartition], refusals: Refusals) -> TarryError | None:
-        """Up to the first one that is refused: it waits for the next round, at its end, and starves nobody."""
-        for partition in sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0)):
-            refusal = await self._resolve(partition, refusals)
-            if refusal is not None:
-                self._postponed[partition] = max(self._postponed.values(), default=0) + 1
-                return refusal
-            self._postponed.pop(partition, None)
-        return None
+    async def _resolve_all(self, unresolved: Sequence[TopicPartition], *, is_refused: bool) -> TarryError | None:
+        """One round, 16 at a time, until one is refused; why the first of those was.
 
-    async def _resolve(self, partition: TopicPartition, refusals: Refusals) -> TarryError | None:
+        What is refused waits for the next round, at its end, and starves nobody. While the log refuses, a round begins
+        with a single question, so that a log that is away is not asked for each partition.
+        """
+        failures: dict[TopicPartition, TarryError] = {}
+
+        async def resolve(partition: TopicPartition) -> None:
+            if failures:
+                return
+            refusal = await self._resolve(partition)
+            if refusal is None:
+                self._postponed.pop(partition, None)
+            else:
+                failures[partition] = refusal
+                self._postponed[partition] = max(self._postponed.values(), default=0) + 1
+
+        order = sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0))
+        first, rest = (order[:1], order[1:]) if is_refused else ([], order)
+        for each in first, rest:
+            await side_by_side(resolve, each, LOOKUPS_MAX)
+        return next((failures[partition] for partition in order if partition in failures), None)
+
+    async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
         place = self._positions.get(partition)
         if place is None or not place.is_open:
@@ -364,20 +411,29 @@ class Worker:
         try:
             if self._find is not None:
                 await self._find(partition)
-            resolved = await self._standing.session.resolve(partition, self._start)
+            resolved = await self._standing.session.resolve(partition, self._start_of(partition))
         except TarryError as error:
             if not is_lasting(error):
-                self._report_refusal(error, refusals)
                 return error
             if self._positions.get(partition) is place:
                 self._count_lasting(partition, error)
         else:
             self._stopping.succeeded(partition)
-            if self._positions.resolved(partition, place.epoch, resolved.position, resolved.history):
+            gap = gap_at(partition, resolved)
+            goes_on = gap is None or self._start.on_gap == "resume"
+            begin = max(resolved.position, resolved.log_start) if goes_on else resolved.position
+            if self._positions.resolved(partition, place.epoch, begin, resolved.history):
+                self._note_history(partition, resolved.history)
                 self._began(partition, resolved.position)
+                if gap is not None:
+                    self._meet(gap)
                 self.kick()
                 self._arrived()
         return None
+
+    def _start_of(self, partition: TopicPartition) -> Start:
+        """What came while this consumer or its group was there had been written for it (K56)."""
+        return Start.next() if partition in self._standing.session.assignment.late else self._start
 
     # ------------------------------------------------------------------------------------------- fetching
 
@@ -577,10 +633,10 @@ class Worker:
             return  # asked before the partition stopped: it lies behind what does not decode, and must not pass that
         self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
-            self._new_history(partition, place.history)
+            self._new_history(partition)
             return
-        if reply.asked < reply.position:
-            self._report_gap(reply)
+        if reply.asked < reply.position and not self._meet(_gap_in(reply)):
+            return
         new_from = self._positions.fetched(partition, epoch, reply.next)
         if new_from is None:
             return
@@ -602,33 +658,45 @@ class Worker:
         for piece in pieces(fresh, DECODE_BYTES) if fresh is not None else ():
             self._fetches.put(piece)
 
-    def _new_history(self, partition: TopicPartition, old: HistoryId) -> None:
+    def _note_history(self, partition: TopicPartition, history: HistoryId) -> None:
+        """A partition has a position; in a group it may have been lost, and its topic created again, meanwhile."""
+        if self._histories.get(partition, history) != history:
+            self._warn_recreated(partition)
+        self._histories[partition] = history
+
+    def _warn_recreated(self, partition: TopicPartition) -> None:
         self._instruments.warn(
             "consumer",
             "topic_recreated",
             f"{partition} was deleted and created again; its position is dropped and the start rule decides again",
             partition=partition,
-            old_history=old,
+            old_history=self._histories.pop(partition, None),
         )
-        self._gaps.pop(partition, None)
+
+    def _new_history(self, partition: TopicPartition) -> None:
+        self._warn_recreated(partition)
+        self._gaps.forget(partition)
         self._fetches.void(partition)
         self._renewed(partition)
         self._positions.reset(partition)
 
-    def _report_gap(self, reply: abc.TargetReply) -> None:
-        """Retention removed what was to be read next: say so once, with the exact bounds (Q9, K09)."""
-        if self._gaps.get(reply.partition) == reply.position:
-            return
-        self._gaps[reply.partition] = reply.position
+    def _meet(self, gap: Gap) -> bool:
+        """Retention removed what was to be read next: say so once; whether reading goes on behind it (Q9, K09)."""
+        if gap.partition in self._gaps or self._stopped.is_stopped(gap.partition):
+            return False
+        goes_on = self._gaps.met(gap)
         self._instruments.warn(
             "consumer",
             "gap",
-            f"{reply.partition}: messages {reply.asked} to {reply.position - 1} were removed by retention before they "
-            f"were read; going on at {reply.position}",
-            partition=reply.partition,
-            first=reply.asked,
-            last=reply.position - 1,
+            f"{gap}; " + (f"going on at {gap.log_start}" if goes_on else "it is read no further until it is sought"),
+            partition=gap.partition,
+            first=gap.begin,
+            last=gap.log_start - 1,
         )
+        if not goes_on:
+            self._fetches.drained(gap.partition)
+            self._withdraw([gap.partition])
+        return goes_on
 
     # ------------------------------------------------------------------------------------------- targets
 
@@ -636,7 +704,8 @@ class Worker:
         """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and not self._stopped.holds(partition) and self._routes.leader(partition) is not None
+        is_held_back = self._stopped.holds(partition) or partition in self._gaps
+        return is_readable and not is_held_back and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -684,7 +753,7 @@ class Worker:
 
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
-        return place is not None and place.epoch == epoch
+        return place is not None and place.epoch == epoch and not self._stopped.is_stopped(partition)
 
     async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> bool | None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, so that the right one rests.
@@ -742,6 +811,18 @@ class Worker:
         if place is not None and place.fetch_at is not None:
             self._fetches.ready(partition)
         self.kick()
+
+
+def gap_at(partition: TopicPartition, start: abc.Resolved) -> Gap | None:
+    """What retention removed behind the place of a start."""
+    if start.position >= start.log_start:
+        return None
+    return Gap(partition, start.position, start.log_start, start.log_end)
+
+
+def _gap_in(reply: abc.TargetReply) -> Gap:
+    head = Offset(-1) if reply.head is None else reply.head
+    return Gap(reply.partition, reply.asked, reply.position, position_after(head))
 
 
 def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:

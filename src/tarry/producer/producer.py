@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
+import anyio
+
 from tarry import abc
 from tarry._core.batches import cut_batches
 from tarry._runtime.retry import attempt
@@ -93,6 +95,7 @@ class Producer(Generic[T]):
         self._clock_ms = clock_ms
         self._id = producer_id
         self._info: TopicInfo | None = None
+        self._looked_at = 0.0
         self._sequences: dict[int, int] = {}
         self._turn = 0
         self._closed = False
@@ -107,6 +110,7 @@ class Producer(Generic[T]):
         except TarryError as error:
             self._cause = error
             raise
+        self._looked_at = anyio.current_time()
         return self
 
     async def __aexit__(
@@ -144,8 +148,8 @@ class Producer(Generic[T]):
             OutcomeUnknown: it may or may not have been written.
             LogFull, LogBusy, LogUnavailable: it was not written.
         """
-        info = self._open()
-        message = self._encode(info, 0, Outgoing(value, key, headers, partition, timestamp_ms))
+        outgoing = Outgoing(value, key, headers, partition, timestamp_ms)
+        message = self._encode(await self._topic_now([outgoing]), 0, outgoing)
         return (await self._append(message.partition, [message]))[0]
 
     async def send_many(self, messages: Sequence[T | Outgoing[T]]) -> list[Receipt]:
@@ -157,8 +161,8 @@ class Producer(Generic[T]):
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
-        info = self._open()
         outgoing = [_outgoing(message) for message in messages]
+        info = await self._topic_now(outgoing)
         encoded = [self._encode(info, index, message) for index, message in enumerate(outgoing)]
         receipts: dict[int, Receipt] = {}
         for batch in self._batches(encoded):
@@ -174,6 +178,20 @@ class Producer(Generic[T]):
                 ) from error
             receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
         return [receipts[index] for index in range(len(outgoing))]
+
+    async def _topic_now(self, messages: Sequence[Outgoing[T]]) -> TopicInfo:
+        """The topic as it was a short time ago; it may have grown since (K56)."""
+        info, now = self._open(), anyio.current_time()
+        is_old = now - self._looked_at >= self._options.refresh_interval
+        if not is_old and not any(_is_beyond(message.partition, info) for message in messages):
+            return info
+        assert self._broker is not None
+        self._looked_at = now  # before the question: whoever sends meanwhile goes by what is known
+        try:
+            self._info = await self._broker.describe_topic(self._topic)
+        except TarryError:
+            return info  # the send that follows says what is wrong, if it is still so
+        return self._info
 
     def _open(self) -> TopicInfo:
         if self._closed:
@@ -272,6 +290,10 @@ class Producer(Generic[T]):
 
 def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
     return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
+
+
+def _is_beyond(partition: int | None, info: TopicInfo) -> bool:
+    return _is_int(partition) and partition is not None and partition >= len(info.partitions)
 
 
 def _check_message(message: Outgoing) -> None:

@@ -23,7 +23,7 @@ from tarry.testing.scripted import (
     lose_request,
     refuse,
 )
-from tarry.testing.virtual_time import Backend, Deadlock, VirtualClock, run_virtual
+from tarry.testing.virtual_time import Backend, Deadlock, VirtualClock, block, run_virtual
 
 __all__ = [
     "Action",
@@ -42,6 +42,7 @@ __all__ = [
     "ScriptedSession",
     "VirtualClock",
     "answer_empty",
+    "block",
     "delay",
     "hold",
     "hook",

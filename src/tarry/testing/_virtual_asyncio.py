@@ -13,6 +13,7 @@ from unittest import mock
 
 import anyio
 
+from tarry.errors import UsageError
 from tarry.testing._deadlock import Deadlock, deadlock
 
 T = TypeVar("T")
@@ -30,6 +31,14 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         return anyio.run(main, backend="asyncio", backend_options={"loop_factory": VirtualLoop})
 
 
+def block(seconds: float) -> None:
+    """See `virtual_time.block`."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise UsageError("block() moves virtual time; this loop runs on real time (use run_virtual)")
+    loop.jump(seconds)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock starts at 0 and moves only when nobody can go on."""
 
@@ -40,6 +49,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._jumps.now
+
+    def jump(self, seconds: float) -> None:
+        """Move the clock."""
+        self._jumps.now += seconds
 
     def call_at(
         self, when: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None

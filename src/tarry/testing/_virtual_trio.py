@@ -18,6 +18,7 @@ import outcome
 import trio
 import trio.testing
 
+from tarry.errors import UsageError
 from tarry.testing._deadlock import Deadlock, deadlock
 
 T = TypeVar("T")
@@ -39,6 +40,14 @@ def run(main: Callable[[], Awaitable[T]], seed: int) -> T:
     if watch.found is not None:  # The program swallowed its cancellation.
         raise watch.found
     return result
+
+
+def block(seconds: float) -> None:
+    """See `virtual_time.block`."""
+    clock = trio.lowlevel.current_clock()
+    if not isinstance(clock, trio.testing.MockClock):
+        raise UsageError("block() moves virtual time; this loop runs on real time (use run_virtual)")
+    clock.jump(seconds)
 
 
 @contextmanager

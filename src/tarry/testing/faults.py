@@ -35,6 +35,7 @@ from tarry.brokers.local.broker import GroupSession, LocalBroker, LocalSession
 from tarry.brokers.local.coordinator import Seat
 from tarry.brokers.local.host import make_pump
 from tarry.brokers.local.pump import Pump
+from tarry.brokers.local.standings import Standing
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import own
 from tarry.client import Client
@@ -512,7 +513,7 @@ class FaultSession(ScriptedSession):
             make = partial(_group_session, pump, port)
             pump.groups.resume(_Reply(partial(self._resumed, make)), self._identity, self.wrapped.id)
         else:
-            make = partial(LocalSession, pump, port)
+            make = partial(_standalone_session, pump, port)
             pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads)
 
     def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
@@ -536,6 +537,10 @@ class _Reply:
 
 def _group_session(pump: Pump, port: Port, seat: Seat, _: object) -> LocalSession:
     return GroupSession(pump, port, seat, _nothing)
+
+
+def _standalone_session(pump: Pump, port: Port, standing: Standing, _: object) -> LocalSession:
+    return LocalSession(pump, port, standing, _nothing)
 
 
 def _nothing(_: object) -> None:

@@ -58,6 +58,7 @@ P = ParamSpec("P")
 
 BrokerOperation = Literal[
     "create_topic",
+    "grow_topic",
     "delete_topic",
     "describe_topic",
     "list_topics",
@@ -383,6 +384,10 @@ class ScriptedBroker(Broker):
         """See the port."""
         return await self._run("create_topic", self.wrapped.create_topic, name=name, options=options, exist_ok=exist_ok)
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """See the port."""
+        return await self._run("grow_topic", self.wrapped.grow_topic, name=name, partitions=partitions)
+
     async def delete_topic(self, name: str) -> None:
         """See the port."""
         await self._run("delete_topic", self.wrapped.delete_topic, name=name)
@@ -448,6 +453,11 @@ class ScriptedSession(Session):
     def assignment(self) -> Assignment:
         """That of the wrapped session."""
         return self.wrapped.assignment
+
+    @property
+    def session_timeout(self) -> float | None:
+        """That of the wrapped session."""
+        return self.wrapped.session_timeout
 
     async def changed(self, version: int) -> Assignment:
         """See the port."""

@@ -6,7 +6,17 @@ from tarry.errors import LogUnavailable, OutcomeUnknown, TarryError
 from tarry.testing.scripted import Call, Operation
 
 CHANGING: frozenset[Operation] = frozenset(
-    ("create_topic", "delete_topic", "append", "open_session", "reset_group", "store_offset", "release", "leave")
+    (
+        "create_topic",
+        "grow_topic",
+        "delete_topic",
+        "append",
+        "open_session",
+        "reset_group",
+        "store_offset",
+        "release",
+        "leave",
+    )
 )
 """Requests that may have been applied when no answer comes; a poll that commits is one, too."""
 

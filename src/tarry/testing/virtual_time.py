@@ -1,6 +1,6 @@
 """Virtual time: run async code to its end without waiting, the same way again for the same seed, on both loops.
 
-Here: `run_virtual`, the clock that fits it, and the error `Deadlock`. Not here: faults (`scripted`).
+Here: `run_virtual`, the clock that fits it, `block`, and the error `Deadlock`. Not here: faults (`scripted`).
 
 A virtual hour takes milliseconds: whenever every task waits, the clock jumps to the next timer. What does not mix with
 that:
@@ -22,10 +22,11 @@ from typing import Literal, TypeVar, TypeVarTuple
 
 import anyio
 
-from tarry.errors import MissingExtra
+from tarry._runtime.bridge import backend
+from tarry.errors import MissingExtra, UsageError
 from tarry.testing._deadlock import Deadlock
 
-__all__ = ["Backend", "Deadlock", "VirtualClock", "run_virtual"]
+__all__ = ["Backend", "Deadlock", "VirtualClock", "block", "run_virtual"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -69,6 +70,24 @@ def _seeded(seed: int) -> Generator[None]:
         yield
     finally:
         random.setstate(before)
+
+
+def block(seconds: float) -> None:
+    """Let virtual time pass as `time.sleep` does with real time: nobody else runs meanwhile, timers come late.
+
+    Raises:
+        UsageError: the loop that runs is not one of `run_virtual`, or time would go back.
+    """
+    if seconds < 0:
+        raise UsageError(f"block({seconds!r}): time does not go back")
+    if backend() == "asyncio":
+        from tarry.testing import _virtual_asyncio
+
+        _virtual_asyncio.block(seconds)
+    else:
+        from tarry.testing import _virtual_trio
+
+        _virtual_trio.block(seconds)
 
 
 class VirtualClock:

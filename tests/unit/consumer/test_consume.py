@@ -382,6 +382,32 @@ class TestFailures:
             assert record.exc_info is not None
             assert str(record.exc_info[1]) == "cannot do 3"
 
+    @rule("C97")
+    @virtual()
+    async def test_many_failures_have_a_line_now_and_then_with_their_number(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 120)
+            caplog.clear()
+
+            async def fail(message: Message) -> None:
+                await anyio.sleep(0.1)
+                raise ValueError(f"cannot do {message.offset}")
+
+            async with rig.consumer(commit=AutoCommit.after_each()) as consumer:
+                tasks.start_soon(shut_down_after, consumer, 15)
+                await consumer.consume(fail, on_error="skip")
+            assert [fields["offset"] for fields in rig.reported("handler_failed")] == list(range(120))
+            first, second = [record for record in caplog.records if "handler failed" in record.message]
+            assert "message 0 of t[0]" in first.message
+            assert "(the last of" not in first.message
+            number = int(second.message.split("message ")[1].split(" of ")[0])
+            assert 99 <= number <= 101
+            assert second.message.endswith(f"(the last of {number} since the line before)")
+            assert second.exc_info is not None
+            assert str(second.exc_info[1]) == f"cannot do {number}"
+
     @rule("C97", "K16")
     @pytest.mark.parametrize("on_error", ["raise", "skip"])
     @virtual(seeds=2)

@@ -163,8 +163,10 @@ class TestEntering:
     @virtual()
     async def test_a_missing_topic_is_named(self) -> None:
         async with opened({"orders": 1}) as rig:
+            with pytest.raises(TopicNotFound, match="'cups', 'mugs'"):
+                await rig.consumer("cups", "mugs").__aenter__()
             with pytest.raises(TopicNotFound, match="'cups'"):
-                await rig.consumer("orders", "cups").__aenter__()
+                await rig.member("cups").__aenter__()
 
     @rule("C15")
     @virtual()

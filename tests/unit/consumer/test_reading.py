@@ -157,6 +157,44 @@ class TestPositions:
             assert (lag[P0].log_end, lag[P0].position, lag[P0].delivered, lag[P0].stored) == (10, 4, 6, 8)
             assert (lag[P1].log_end, lag[P1].position, lag[P1].delivered, lag[P1].stored) == (0, 0, 0, 0)
 
+    @rule("K19")
+    @virtual()
+    async def test_lag_says_how_old_the_oldest_message_is_that_is_left(self) -> None:
+        async with opened(2) as rig:
+            for value in b"a", b"b", b"c":
+                await rig.append(P0, value)
+                await anyio.sleep(10.0)
+            async with rig.consumer() as consumer:
+                await consumer.ready()
+                first = await anext(consumer)
+                assert [(at.delivered_s, at.stored_s) for at in (await consumer.lag()).values()] == [(20, 30), (0, 0)]
+                await consumer.store_offset(first)
+                asked = len(rig.script.calls)
+                lag = (await consumer.lag())[P0]
+                assert (lag.delivered, lag.stored, lag.delivered_s, lag.stored_s) == (2, 2, 20.0, 20.0)
+                assert [call.operation for call in rig.script.calls[asked:]] == ["resolve", "resolve"], "one each"
+                await take(consumer, 2)
+                await anyio.sleep(5.0)
+                lag = (await consumer.lag())[P0]
+                assert (lag.delivered, lag.stored, lag.delivered_s, lag.stored_s) == (0, 2, 0.0, 25.0)
+
+    @rule("K19")
+    @virtual()
+    async def test_lag_counts_all_that_is_retained_where_no_position_is_known(self) -> None:
+        async with opened(1) as rig:
+            await rig.append(P0, b"a", b"b")
+            await anyio.sleep(3.0)
+
+            async def hold_starts(call: Call, carry_out: CarryOut) -> object:
+                if isinstance(call.arguments["start"], Start):
+                    await anyio.sleep_forever()
+                return await carry_out()
+
+            rig.script.every("resolve", do=hold_starts)
+            async with rig.consumer() as consumer:
+                lag = (await consumer.lag())[P0]
+                assert (lag.position, lag.delivered, lag.stored, lag.delivered_s, lag.stored_s) == (None, 2, 2, 3, 3)
+
 
 class TestErrorsAreItems:
     @rule("C23")

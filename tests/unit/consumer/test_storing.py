@@ -312,6 +312,26 @@ class TestModes:
                 await anyio.sleep(1)
                 assert {rig.stored(P0), rig.stored(P1)} == {9, 3}
 
+    @rule("C54")
+    @virtual()
+    async def test_stores_that_keep_failing_have_a_line_now_and_then_with_their_number(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.clear()
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            rig.script.on("store_offset", nth=range(1, 26), do=refuse(LogBusy("locked")))
+            async with rig.consumer(commit=AutoCommit.finished(1.0)) as consumer:
+                await take(consumer, 5)
+                await anyio.sleep(30.5)
+                assert rig.stored(P0) == 3
+                assert consumer.statistics().stores_failed == 25
+            assert len(rig.reported("store_failed")) == 25
+            lines = [record.message for record in caplog.records if "could not be stored" in record.message]
+            assert len(lines) == 3
+            assert "(the last of" not in lines[0]
+            assert all(line.endswith("(the last of 10 since the line before)") for line in lines[1:])
+
     @rule("C41")
     @virtual()
     async def test_reading_old_messages_again_stores_nothing(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarry._core.backoff import Backoff, Refusals
+from tarry._core.backoff import LINE_S, Backoff, Lines, Refusals
 from tests.marks import rule
 
 
@@ -34,6 +36,31 @@ def test_a_hundred_thousand_refusals_do_not_overflow() -> None:
     for _ in range(100_000):
         backoff.next()
     assert backoff.next() == 2.0
+
+
+@rule("C54")
+def test_of_many_things_the_first_has_a_line_and_then_one_in_ten_seconds_with_the_number_of_all() -> None:
+    lines = Lines()
+    assert lines.note(100.0) == 1
+    assert [lines.note(100.0 + each) for each in range(1, 10)] == [None] * 9
+    assert lines.note(109.99) is None
+    assert lines.note(110.0) == 11
+    assert lines.note(110.1) is None
+    assert lines.note(500.0) == 2
+
+
+@rule("C54")
+@given(st.lists(st.floats(min_value=0, max_value=5), min_size=1, max_size=50))
+def test_lines_leave_nothing_uncounted_and_are_never_closer_than_that(gaps: list[float]) -> None:
+    lines, counted, written = Lines(), 0, list[float]()
+    for number, now in enumerate(accumulate(gaps), start=1):
+        count = lines.note(now)
+        if count is not None:
+            written.append(now)
+            counted += count
+            assert counted == number
+    assert written
+    assert all(after - before >= LINE_S for before, after in pairwise(written))
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1, exclude_max=True), min_size=1, max_size=20))

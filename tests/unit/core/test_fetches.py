@@ -450,6 +450,7 @@ class TestPausing:
         assert machine.messages == 1
         assert spans(machine.segments) == [(1, 0, 0), (0, 0, 1), (0, 2, 2)]
         assert taken(machine) == [(1, 0, 0)]
+        assert [machine.buffers(partition) for partition in (P0, P1, P2)] == [True, False, False]
         assert (machine.messages, machine.size) == (0, 0)
         machine.bring_back(P0)
         assert machine.messages == 3

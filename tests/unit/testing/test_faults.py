@@ -163,6 +163,7 @@ CHANGES: dict[str, Ask] = {
     "append": lambda rig: rig.append(),
     "store_offset": lambda rig: rig.store(0),
     "create_topic": lambda rig: rig.layer.create_topic("u", TopicOptions(), exist_ok=True),
+    "grow_topic": lambda rig: rig.layer.grow_topic("t", 9),
     "delete_topic": lambda rig: rig.layer.delete_topic("t"),
     "open_session": lambda rig: rig.layer.open_session(IDENTITY, ["t"], []),
     "leave": lambda rig: rig.session.leave(),

@@ -38,7 +38,7 @@ from tests.virtual import virtual
 LINES = TopicPartition("lines", 0)
 BATCH = RecordBatch(array("Q", [1]), b"x", 0, 0)
 LEADER = Leader("here")
-NOT_SYNC = {"assignment", "touch"}
+NOT_SYNC = {"assignment", "session_timeout", "touch"}
 
 
 class FakeBroker:

@@ -20,8 +20,8 @@ import pytest
 import trio
 import trio.testing
 
-from tarry.errors import MissingExtra
-from tarry.testing import Backend, Deadlock, VirtualClock, run_virtual
+from tarry.errors import MissingExtra, UsageError
+from tarry.testing import Backend, Deadlock, VirtualClock, block, run_virtual
 from tests.unit.testing import mini_system
 
 HOUR = 3600.0
@@ -92,6 +92,44 @@ def test_the_clock_stands_still_while_somebody_can_go_on(backend: Backend) -> No
         return anyio.current_time()
 
     assert run_virtual(main, backend=backend) == 0.0
+
+
+@both
+def test_blocking_moves_the_clock_and_lets_nobody_run(backend: Backend) -> None:
+    async def main() -> tuple[list[float], float]:
+        ticks: list[float] = []
+        blocked_until = 0.0
+
+        async def tick() -> None:
+            while True:
+                await anyio.sleep(1.0)
+                ticks.append(anyio.current_time())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            await anyio.sleep(1.5)
+            block(2.25)
+            blocked_until = anyio.current_time()
+            await anyio.sleep(0.5)
+            group.cancel_scope.cancel()
+        return ticks, blocked_until
+
+    assert run_virtual(main, backend=backend) == ([1.0, 3.75], 3.75)
+
+
+@both
+def test_time_is_not_blocked_backwards(backend: Backend) -> None:
+    async def main() -> None:
+        block(-1.0)
+
+    with pytest.raises(UsageError, match=r"block\(-1.0\)"):
+        run_virtual(main, backend=backend)
+
+
+@pytest.mark.anyio
+async def test_real_time_is_not_moved() -> None:
+    with pytest.raises(UsageError, match="run_virtual"):
+        block(1.0)
 
 
 @both

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tarry._wire.groups import FORMAT, GroupState, MemberState, decode_group, encode_group
 from tarry.errors import DataError
 from tarry.types import HistoryId, Ownership
+from tests.marks import rule
 from tests.unit.wire.golden import golden
 
 
@@ -49,6 +50,13 @@ def test_the_layout_is_as_documented():
     assert msgspec.msgpack.decode(raw[1:]) == fields
 
 
+@rule("K56")
+def test_late_partitions_are_written_if_there_are_any():
+    state = msgspec.structs.replace(SAMPLE, late=(HistoryId(300), HistoryId(2)))
+    assert decode_group(encode_group(state)) == state
+    assert msgspec.msgpack.decode(encode_group(state)[1:])[5] == [300, 2]
+
+
 def test_orders_are_kept():
     """What came last is asked back first, also after a restart."""
     first, second = decode_group(encode_group(SAMPLE)).members
@@ -59,7 +67,7 @@ def test_orders_are_kept():
 def test_fields_that_a_newer_release_appends_are_ignored(more: list[Any]):
     fields = msgspec.msgpack.decode(encode_group(SAMPLE)[1:])
     fields[4][0] += more
-    fields += more
+    fields += [[], *more]
     assert decode_group(bytes((FORMAT,)) + msgspec.msgpack.encode(fields)) == SAMPLE
 
 

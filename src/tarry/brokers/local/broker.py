@@ -14,8 +14,9 @@ import anyio
 from tarry import abc
 from tarry._runtime.bridge import Port
 from tarry.brokers.local.coordinator import Seat
-from tarry.brokers.local.probes import Limits, Member
+from tarry.brokers.local.probes import Limits
 from tarry.brokers.local.pump import Pump
+from tarry.brokers.local.standings import Standing
 from tarry.config import TopicOptions
 from tarry.errors import LogUnavailable, OutcomeUnknown
 from tarry.types import (
@@ -56,6 +57,10 @@ class LocalBroker:
         """See `abc.Broker`."""
         return cast(TopicInfo, await self._ask(self._pump.create_topic, name, options, exist_ok))
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """See `abc.Broker`."""
+        return cast(TopicInfo, await self._ask(self._pump.grow_topic, name, partitions))
+
     async def delete_topic(self, name: str) -> None:
         """See `abc.Broker`."""
         await self._ask(self._pump.delete_topic, name)
@@ -78,11 +83,11 @@ class LocalBroker:
         self, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> abc.Session:
         """See `abc.Broker`."""
-        member, assignment = await self._ask(self._pump.open_session, identity, tuple(topics), tuple(partitions))
+        member, _ = await self._ask(self._pump.open_session, identity, tuple(topics), tuple(partitions))
         if isinstance(member, Seat):
             session: LocalSession = GroupSession(self._pump, self._port, member, self._forget)
         else:
-            session = LocalSession(self._pump, self._port, member, assignment, self._forget)
+            session = LocalSession(self._pump, self._port, member, self._forget)
         self._sessions[session] = None
         return session
 
@@ -117,35 +122,33 @@ class LocalBroker:
 
 
 class LocalSession:
-    """See `abc.Session`: a standalone consumer's standing, on partitions that do not change.
-
-    `left` is called once it leaves by itself.
-    """
+    """See `abc.Session`: a standalone consumer's standing. `left` is called once it leaves by itself."""
 
     def __init__(
         self,
         pump: Pump,
         port: Port,
-        member: Member,
-        assignment: abc.Assignment,
+        member: Standing | Seat,
         left: Callable[[LocalSession], None] = lambda _: None,
     ) -> None:
         self._pump = pump
         self._port = port
         self._member = member
-        self._assignment = assignment
         self._left = left
 
     @property
     def assignment(self) -> abc.Assignment:
-        """See `abc.Session`."""
-        return self._assignment
+        """See `abc.Session`; another thread may replace it, never change it."""
+        return self._member.shown
+
+    @property
+    def session_timeout(self) -> float | None:
+        """See `abc.Session`; a standalone session does not lapse."""
+        return None
 
     async def changed(self, version: int) -> abc.Assignment:
-        """See `abc.Session`; a standalone assignment never changes."""
-        if version == self._assignment.version:
-            await anyio.sleep_forever()
-        return self._assignment
+        """See `abc.Session`."""
+        return cast(abc.Assignment, await self._port.ask(self._pump.changed, self._member, version))
 
     async def route(self, partition: TopicPartition) -> abc.Leader:
         """See `abc.Session`."""
@@ -225,7 +228,7 @@ class GroupSession(LocalSession):
     """See `abc.Session`: a member of a group. What it owns changes, and it lapses when its worker is not heard of."""
 
     def __init__(self, pump: Pump, port: Port, seat: Seat, left: Callable[[LocalSession], None]) -> None:
-        super().__init__(pump, port, seat, seat.shown, left)
+        super().__init__(pump, port, seat, left)
         self._seat = seat
 
     @property
@@ -234,13 +237,9 @@ class GroupSession(LocalSession):
         return self._seat.id
 
     @property
-    def assignment(self) -> abc.Assignment:
-        """See `abc.Session`; another thread may replace it, never change it."""
-        return self._seat.shown
-
-    async def changed(self, version: int) -> abc.Assignment:
+    def session_timeout(self) -> float | None:
         """See `abc.Session`."""
-        return cast(abc.Assignment, await self._port.ask(self._pump.groups.changed, self._seat, version))
+        return self._pump.groups.session_timeout
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
         """See `abc.Session`; they may be somebody else's before a cancel arrives."""

@@ -30,6 +30,7 @@ class Changes:
     """What committed transactions changed, for the memory of the loop.
 
     Args:
+        created: topics with their new partitions: all of a new topic, those that were added to one that has grown.
         groups: the new state of each group that was saved, None when it was forgotten.
         reopened: the file had to be opened again, and this is all it holds; it replaces whatever was known.
     """

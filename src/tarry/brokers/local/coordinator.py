@@ -23,6 +23,7 @@ from typing import Protocol
 
 from tarry import abc
 from tarry._core import groups
+from tarry._core.arrivals import Arrivals
 from tarry._core.groups import Change, Group, Saved
 from tarry._runtime.clock import random_bytes
 from tarry._wire.groups import GroupState, MemberState, decode_group, encode_group
@@ -65,12 +66,14 @@ class _Entry:
     """A group, those of its members that have a session here, and what there is to save.
 
     Args:
+        arrivals: which of its partitions came while the group was there.
         told: who waits for the next save.
         out: who waits for the save that is out; None: there is none.
         retry_at: when a save that failed is tried again.
     """
 
     group: Group
+    arrivals: Arrivals = field(default_factory=Arrivals)
     seats: dict[str, Seat] = field(default_factory=dict[str, Seat])
     is_dirty: bool = False
     is_failing: bool = False
@@ -115,7 +118,7 @@ class Coordinator:
         self._clock = clock
         self._view = view
         self._readers = readers
-        self._session_timeout = session_timeout
+        self.session_timeout = session_timeout
         self._rebalance_timeout = rebalance_timeout
         self._alarm = alarm
         self._new_id = new_id
@@ -138,13 +141,14 @@ class Coordinator:
         states = self._store.groups()
         stored = stored_groups(self._view)
         for name in sorted(states):
-            saved = _saved_of(name, states[name])
+            saved, late = _saved_of(name, states[name])
             entry = self._new_entry(name)
             if not saved.members and name not in stored:
                 self._store.submit(abc.SaveGroup(name, None), partial(self._forgotten, name))
                 continue
             self._entries[name] = entry
             partitions = self._partitions_of(saved.topics)
+            entry.arrivals.begin(partitions, late)
             self._take_effect(entry, entry.group.resume(saved, partitions, self._clock.now()))
             self._save(entry)
 
@@ -187,8 +191,9 @@ class Coordinator:
     def topic_changed(self, name: str) -> None:
         """A topic was created or deleted, or has other partitions."""
         for entry in self._entries.values():
-            if name in entry.group.topics and entry.group.members:
+            if name in entry.group.topics:
                 partitions = self._partitions_of(entry.group.topics)
+                entry.is_dirty = entry.arrivals.follow(partitions) or entry.is_dirty
                 self._take_effect(entry, entry.group.repartition(partitions, self._clock.now()))
                 self._save(entry)
 
@@ -196,7 +201,7 @@ class Coordinator:
         """The store read everything again: what it lost is saved anew."""
         states = self._store.groups()
         for name, entry in self._entries.items():
-            if states.get(name) != _encoded(entry.group):
+            if states.get(name) != _encoded(entry):
                 entry.is_dirty = True
                 self._save(entry)
 
@@ -219,10 +224,13 @@ class Coordinator:
             entry = self._entry_for(identity.name)
             self._expire(entry, now)
             member = groups.Member(seat.id, identity.member, touched=now)
-            joined = entry.group.join(member, topics, self._partitions_of(topics))
+            before, partitions = entry.group.topics, self._partitions_of(topics)
+            joined = entry.group.join(member, topics, partitions)
         except TarryError as error:
             call.reply(error)
             return
+        if entry.group.topics != before:
+            entry.arrivals.begin(partitions)
         self._entries[entry.group.name] = entry
         entry.seats[seat.id] = self._joins[call] = seat
         self._take_effect(entry, joined)
@@ -239,7 +247,7 @@ class Coordinator:
             self._check_store()
             entry = self._entry_for(identity.name)
             self._expire(entry, now)
-            shown = abc.Assignment(*entry.group.assignment(member_id))
+            shown = _assignment(entry, member_id)
         except TarryError as error:
             call.reply(error)
             return
@@ -373,7 +381,7 @@ class Coordinator:
         group = entry.group
         seats = ((entry.seats.get(member.id), member.version) for member in group.members)
         fresh = {
-            seat: abc.Assignment(*group.assignment(seat.id))
+            seat: _assignment(entry, seat.id)
             for seat, version in seats
             if seat is not None and seat.shown.version != version
         }
@@ -381,7 +389,7 @@ class Coordinator:
         entry.is_dirty, entry.out, entry.retry_at = False, told, None
         done = partial(self._saved, entry, told, fresh)
         if self._view.failure is None:
-            self._store.submit(abc.SaveGroup(group.name, _encoded(group)), done)
+            self._store.submit(abc.SaveGroup(group.name, _encoded(entry)), done)
         else:
             done(self._view.failure)
 
@@ -455,7 +463,7 @@ class Coordinator:
         return self._entries.get(name or "") or self._new_entry(name or "")
 
     def _new_entry(self, name: str) -> _Entry:
-        return _Entry(Group(name, session_timeout=self._session_timeout, rebalance_timeout=self._rebalance_timeout))
+        return _Entry(Group(name, session_timeout=self.session_timeout, rebalance_timeout=self._rebalance_timeout))
 
     def _partitions_of(self, topics: Iterable[str]) -> dict[HistoryId, TopicPartition]:
         """What there is to distribute; a topic that does not exist has nothing."""
@@ -478,16 +486,32 @@ def _note_touches(entry: _Entry, now: float) -> None:
         entry.group.touch(seat.id, seat.touched if seat.shown.version else now)
 
 
-def _encoded(group: Group) -> bytes:
-    saved = group.saved()
+def _assignment(entry: _Entry, member_id: str) -> abc.Assignment:
+    """What a member owns, and what of it came late."""
+    assigned, late = entry.group.assignment(member_id), entry.arrivals.late
+    if not late:
+        return abc.Assignment(*assigned)
+    names = entry.group.partitions
+    return abc.Assignment(*assigned, late=frozenset(map(names.__getitem__, late)) & assigned.owned.keys())
+
+
+def _encoded(entry: _Entry) -> bytes:
+    group, saved = entry.group, entry.group.saved()
     members = tuple(
         MemberState(member.id, member.static, member.version, member.owned, tuple(member.revoking))
         for member in saved.members
     )
-    return encode_group(GroupState(group.name, saved.topics, saved.generation, saved.ownership, members))
+    return encode_group(
+        GroupState(group.name, saved.topics, saved.generation, saved.ownership, members, entry.arrivals.late)
+    )
 
 
-def _saved_of(name: str, raw: bytes) -> Saved:
+def _saved_of(name: str, raw: bytes) -> tuple[Saved, tuple[HistoryId, ...]]:
+    """A group as it was saved, and which of its partitions had come late.
+
+    Raises:
+        DataError: names the group.
+    """
     try:
         state = decode_group(raw)
     except DataError as error:
@@ -504,4 +528,4 @@ def _saved_of(name: str, raw: bytes) -> Saved:
         )
         for member in state.members
     ]
-    return Saved(state.topics, state.generation, state.ownership, members)
+    return Saved(state.topics, state.generation, state.ownership, members), state.late

@@ -15,13 +15,15 @@ from typing import Any
 
 from tarry import abc
 from tarry._core.waiters import Waiters
+from tarry._wire.batch import first_timestamp
 from tarry.brokers.local.coordinator import Coordinator, Seat
 from tarry.brokers.local.describing import GroupDesk
 from tarry.brokers.local.polls import Polls
 from tarry.brokers.local.probes import Limits, Member, Reply
+from tarry.brokers.local.standings import Standing, Standings
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import TopicOptions
-from tarry.errors import LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
+from tarry.errors import DataError, LogUnavailable, StaleAssignment, TarryError, TopicExists, TopicNotFound
 from tarry.types import (
     HistoryId,
     Offset,
@@ -75,6 +77,7 @@ class Pump:
             waiters=Waiters() if waiters is None else waiters,
             fence=self.groups.fence,
         )
+        self.standings = Standings(self.view)
         self.desk = GroupDesk(self.view, clock, self.groups.groups, partial(self._submit, None))
         self._jobs: dict[Reply, object] = {}
         self._requests = 0
@@ -119,12 +122,14 @@ class Pump:
     def close(self) -> None:
         """End every request that waits; the store is closed by who opened the pump."""
         self.polls.fail(LogUnavailable("the log was closed while this request waited"))
+        self.standings.fail(LogUnavailable("the log was closed while this request waited"))
         self.groups.close()
 
     def cancel(self, call: Reply) -> None:
         """Withdraw a request (S6-S9): parked or reading, it is gone; a write that was handed over goes on (W17)."""
         self.polls.cancel(call)
         self.groups.cancel(call)
+        self.standings.cancel(call)
         ticket = self._jobs.pop(call, None)
         if ticket is not None:
             self._store.withdraw(ticket)
@@ -146,6 +151,17 @@ class Pump:
             self._answer(call, topics[name].info() if isinstance(result, abc.TopicState) else result)
 
         self._submit(call, abc.CreateTopic(name, options), done)
+
+    def grow_topic(self, call: Reply, name: str, partitions: int) -> None:
+        """See `abc.Broker`."""
+
+        def done(result: Any) -> None:
+            if isinstance(result, abc.TopicState):
+                self._extend_topic(result)
+                result = self.view.topics[name].info()
+            self._answer(call, result)
+
+        self._submit(call, abc.GrowTopic(name, partitions), done)
 
     def delete_topic(self, call: Reply, name: str) -> None:
         """See `abc.Broker`. Parked requests on it end with `TopicNotFound` (S24, Q16)."""
@@ -241,26 +257,32 @@ class Pump:
     def open_session(
         self, call: Reply, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
     ) -> None:
-        """Answer a `Member` and its `Assignment`, or `TopicNotFound` naming everything that is missing (C15).
+        """Answer a member and its `Assignment`; or `TopicNotFound` when there is nothing to read (C15, K72).
 
         What a member of a group reads is what it is assigned: `partitions` do not count for it (C18).
         """
-        known = self.view.topics
-        missing = [repr(name) for name in topics if name not in known]
-        if missing:
-            call.reply(TopicNotFound(f"topic {', '.join(missing)} does not exist; create it first (create_topic)"))
-            return
-        if identity.kind == "group":
-            self.groups.join(call, identity, topics)
-            return
         try:
-            owned = {part.at: Ownership(0) for name in topics for part in known[name].partitions}
-            owned.update((self.view.find(at).at, Ownership(0)) for at in partitions)
+            self._check_topics(topics, () if identity.kind == "group" else partitions)
+            if identity.kind == "group":
+                self.groups.join(call, identity, topics)
+                return
+            standing = self.standings.open(identity, topics, partitions)
         except TarryError as error:
             call.reply(error)
             return
-        counts = {at.topic: len(known[at.topic].partitions) for at in owned}
-        call.reply((Member(identity), abc.Assignment(1, 1, owned, frozenset(), counts)))
+        call.reply((standing, standing.shown))
+
+    def _check_topics(self, topics: Sequence[str], partitions: Sequence[TopicPartition]) -> None:
+        if topics and not partitions and not any(name in self.view.topics for name in topics):
+            names = ", ".join(map(repr, topics))
+            raise TopicNotFound(f"topic {names} does not exist; create it first (create_topic)")
+
+    def changed(self, call: Reply, member: Standing | Seat, version: int) -> None:
+        """See `abc.Session`."""
+        if isinstance(member, Seat):
+            self.groups.changed(call, member, version)
+        else:
+            self.standings.changed(call, member, version)
 
     def leave(self, call: Reply | None, member: Member) -> None:
         """End a session; its parked requests are withdrawn (S15)."""
@@ -269,14 +291,16 @@ class Pump:
             return
         member.open = False
         self.polls.leave(member)
+        self.standings.leave(member)
         if call is not None:
             call.reply(None)
 
     def resolve(self, call: Reply, member: Member, at: TopicPartition, start: Position | Start) -> None:
-        """Where a start lies now (C26)."""
+        """Where a start lies now (C26), or how old what lies at a position is."""
         try:
             self.polls.check_member(member)
             part = self.view.find(at)
+            asked = start
             if isinstance(start, Start) and start.kind is not StartKind.TIMESTAMP:
                 start = part.place(start, member.identity)
         except TarryError as error:
@@ -292,8 +316,36 @@ class Pump:
         if isinstance(start, Start):
             assert start.value is not None
             self._store.find_time(part.id, start.value, done)
+        elif asked is start:
+            self._find_age(call, part, start)
         else:
             done(start)
+
+    def _find_age(self, call: Reply, part: Partition, position: Position) -> None:
+        """Answer how old the first message from a position on is; from memory, if it is there."""
+
+        def done(found: abc.Selection | TarryError) -> None:
+            if isinstance(found, TarryError) and not isinstance(found, DataError):
+                call.reply(found)
+                return
+            call.reply(abc.Resolved(position, part.log_start, part.log_end, part.history, self._age_of(found)))
+
+        query = abc.Query(part.id, max(position, part.log_start), count=1, limit=1)
+        found = self._store.read(query)
+        if found is None:
+            self._store.read_disk(query, done)
+        else:
+            done(found)
+
+    def _age_of(self, found: abc.Selection | DataError) -> float | None:
+        if isinstance(found, DataError):
+            return None
+        if not found.runs:
+            return 0.0
+        try:
+            return max(self._clock.wall_ms() - first_timestamp(found.runs[0]), 0) / 1000
+        except DataError:
+            return None
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -340,25 +392,35 @@ class Pump:
                 continue
             for part in known:
                 self.polls.changed(part)
+            self._extend_topic(state)
         self.groups.reopened()
 
     def failed(self, error: TarryError) -> None:
         """The store is gone for good."""
         self.view.failure = error
         self.polls.fail(error)
+        self.standings.fail(error)
         self.groups.failed(error)
 
     # ------------------------------------------------------------------------------------------- helpers
 
     def _add_topic(self, state: abc.TopicState) -> None:
         self.view.add(state)
-        self.groups.topic_changed(state.name)
+        self._topic_changed(state.name)
         self._plan_retention()
+
+    def _extend_topic(self, state: abc.TopicState) -> None:
+        if self.view.extend(state):
+            self._topic_changed(state.name)
 
     def _drop_topic(self, name: str) -> None:
         for part in self.view.drop(name):
             self.polls.changed(part)
+        self._topic_changed(name)
+
+    def _topic_changed(self, name: str) -> None:
         self.groups.topic_changed(name)
+        self.standings.topic_changed(name)
 
     def _wake(self, deadline: float) -> None:
         self.alarm(deadline)  # the driver sets it later

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tarry import abc
 from tarry._wire.batch import append_refusal, collect, timestamps
+from tarry.brokers.local.view import growth_refusal
 from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
@@ -179,6 +180,8 @@ class MemoryStore:
                 return None
             case abc.CreateTopic():
                 return self._create(job)
+            case abc.GrowTopic():
+                return self._grow(job)
             case abc.DeleteTopic():
                 self._delete(job)
                 return None
@@ -241,13 +244,25 @@ class MemoryStore:
     def _create(self, job: abc.CreateTopic) -> abc.TopicState:
         if job.name in self._topics:
             raise TopicExists(f"topic {job.name!r} exists; pass exist_ok=True to accept it")
-        parts: list[_Partition] = []
-        for number in range(job.options.partitions):
-            parts.append(_Partition(abc.PartitionId(self._next_id), number, job.options))
+        return self._extend(job.name, job.options, [])
+
+    def _grow(self, job: abc.GrowTopic) -> abc.TopicState:
+        if job.name not in self._topics:
+            raise TopicNotFound(f"topic {job.name!r} does not exist")
+        options, parts = self._topics[job.name]
+        refusal = growth_refusal(job, len(parts))
+        if refusal is not None:
+            raise refusal
+        return self._extend(job.name, options.model_copy(update={"partitions": job.partitions}), parts)
+
+    def _extend(self, name: str, options: TopicOptions, parts: list[_Partition]) -> abc.TopicState:
+        """Bring a topic to the partitions that its options say."""
+        for number in range(len(parts), options.partitions):
+            parts.append(_Partition(abc.PartitionId(self._next_id), number, options))
             self._partitions[parts[-1].id] = parts[-1]
             self._next_id += 1
-        self._topics[job.name] = (job.options, parts)
-        return _topic_state(job.name, job.options, parts)
+        self._topics[name] = (options, parts)
+        return _topic_state(name, options, parts)
 
     def _delete(self, job: abc.DeleteTopic) -> None:
         if job.name not in self._topics:

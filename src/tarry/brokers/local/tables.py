@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tarry import abc
@@ -17,6 +17,7 @@ from tarry.brokers.local.catalog import Catalog, Partition, Topic, state
 from tarry.brokers.local.committer import Changes, Content
 from tarry.brokers.local.database import number
 from tarry.brokers.local.sequences import Sequences
+from tarry.brokers.local.view import growth_refusal
 from tarry.errors import (
     CapacityExceeded,
     NotAccepted,
@@ -165,6 +166,8 @@ class Tables:
                 return None
             case abc.CreateTopic():
                 return self._create_topic(job, made)
+            case abc.GrowTopic():
+                return self._grow_topic(job, made)
             case abc.DeleteTopic():
                 self._delete_topic(job, made)
                 return None
@@ -217,13 +220,35 @@ class Tables:
         options = job.options
         row = (job.name, options.retention_age, options.retention_bytes, options.max_record_bytes)
         topic = Topic(self._db.execute(_NEW_TOPIC, row).lastrowid or 0, job.name, options)
-        keys = [self._db.execute(_NEW_PARTITION, (topic.id, i)).lastrowid or 0 for i in range(options.partitions)]
+        parts = self._new_partitions(topic, options.partitions)
         self._catalog.topics[job.name] = topic
-        for index, key in enumerate(keys):
-            self._catalog.add(Partition(PartitionId(key), topic, index, 0, 0, 0))
-        created = state(topic, {})
-        made.created.append(created)
-        return created
+        return self._add_partitions(topic, parts, made)
+
+    def _grow_topic(self, job: abc.GrowTopic, made: Changes) -> TopicState:
+        topic = self._catalog.topics.get(job.name)
+        if topic is None:
+            raise TopicNotFound(f"topic {job.name!r} does not exist")
+        refusal = growth_refusal(job, len(topic.partitions))
+        if refusal is not None:
+            raise refusal
+        parts = self._new_partitions(topic, job.partitions)
+        topic.options = topic.options.model_copy(update={"partitions": job.partitions})
+        return self._add_partitions(topic, parts, made)
+
+    def _new_partitions(self, topic: Topic, count: int) -> list[Partition]:
+        """Those that a topic lacks to have so many, in the tables."""
+        numbers = range(len(topic.partitions), count)
+        keys = [self._db.execute(_NEW_PARTITION, (topic.id, number)).lastrowid or 0 for number in numbers]
+        return [Partition(PartitionId(key), topic, number, 0, 0, 0) for number, key in zip(numbers, keys, strict=True)]
+
+    def _add_partitions(self, topic: Topic, parts: Sequence[Partition], made: Changes) -> TopicState:
+        """The same in memory; only they are new to the memory of the loop."""
+        before = len(topic.partitions)
+        for part in parts:
+            self._catalog.add(part)
+        now = state(topic, {})
+        made.created.append(replace(now, partitions=now.partitions[before:]))
+        return now
 
     def _delete_topic(self, job: abc.DeleteTopic, made: Changes) -> None:
         topic = self._catalog.topics.get(job.name)

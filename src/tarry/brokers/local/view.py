@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tarry import abc
 from tarry.config import TopicOptions
-from tarry.errors import OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.errors import ConfigError, OffsetOutOfRange, TarryError, TopicNotFound
 from tarry.types import (
     HistoryId,
     Offset,
@@ -176,19 +176,17 @@ class View:
 
     def add(self, state: abc.TopicState) -> None:
         """Take a topic in."""
-        parts = [
-            Partition(
-                part.id,
-                TopicPartition(state.name, part.number),
-                part.log_start,
-                part.log_end,
-                part.size,
-                dict(part.stored),
-            )
-            for part in state.partitions
-        ]
-        self.topics[state.name] = Topic(state.name, state.options, parts)
+        self.topics[state.name] = Topic(state.name, state.options, [])
+        self.extend(state)
+
+    def extend(self, state: abc.TopicState) -> bool:
+        """Take in the partitions that a known topic has gained; says whether there are any."""
+        topic = self.topics[state.name]
+        parts = [_partition(state.name, part) for part in state.partitions[len(topic.partitions) :]]
+        topic.options = state.options
+        topic.partitions += parts
         self._partitions.update((part.id, part) for part in parts)
+        return bool(parts)
 
     def drop(self, name: str) -> list[Partition]:
         """Forget a topic, if it is known; return the partitions that it had."""
@@ -219,19 +217,40 @@ class View:
         return part
 
     def refresh(self, state: abc.TopicState) -> list[Partition] | None:
-        """Take over what the store read again of a topic; None, and nothing done, when it has other partitions now."""
+        """Take over what the store read again of a topic; None, and nothing done, when it has other partitions now.
+
+        Those that it has gained are left to `extend`.
+        """
         known = self.topics.get(state.name)
-        if known is None or [part.id for part in known.partitions] != [part.id for part in state.partitions]:
+        if known is None:
             return None
-        for part, now in zip(known.partitions, state.partitions, strict=True):
+        now_there = state.partitions[: len(known.partitions)]
+        if [part.id for part in known.partitions] != [part.id for part in now_there]:
+            return None
+        for part, now in zip(known.partitions, now_there, strict=True):
             part.visible_bytes += max(now.size - part.size, 0)
             part.log_start, part.log_end, part.size = now.log_start, now.log_end, now.size
             part.stored = dict(now.stored)
         return known.partitions
 
 
+def _partition(topic: str, state: abc.PartitionState) -> Partition:
+    at = TopicPartition(topic, state.number)
+    return Partition(state.id, at, state.log_start, state.log_end, state.size, dict(state.stored))
+
+
 def _no_topic(name: str) -> TopicNotFound:
     return TopicNotFound(f"topic {name!r} does not exist; create it first (create_topic)")
+
+
+def growth_refusal(job: abc.GrowTopic, count: int) -> ConfigError | None:
+    """Why a topic of `count` partitions cannot grow like that."""
+    if job.partitions >= count:
+        return None
+    return ConfigError(
+        f"topic {job.name!r} has {count} partitions and cannot be cut down to {job.partitions}: with a partition its "
+        "messages and stored offsets would go. Create another topic with fewer, and delete this one when it is read"
+    )
 
 
 def own(error: TarryError) -> TarryError:

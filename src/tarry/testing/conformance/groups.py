@@ -26,6 +26,38 @@ class Groups(Suite):
         assert assignment.revoking == frozenset()
         assert dict(assignment.topics) == {first[0].topic: 3, second[0].topic: 2}
 
+    @rests_on("K72", "K56")
+    async def test_a_missing_topic_is_shared_once_it_is_created(self, rig: Rig) -> None:
+        (there,) = await rig.topic(label="there")
+        names = [rig.name("later"), there.topic]
+        first, second = await rig.member(*names), await rig.member(*names)
+        await owns(rig, first, there)
+        assert dict(second.assignment.topics) == {there.topic: 1}
+        later = await rig.topic(3, label="later")
+        await share(rig, [first, second], (there, *later))
+        for member in first, second:
+            assert member.assignment.late == frozenset(at for at in member.assignment.owned if at in later)
+            assert dict(member.assignment.topics) == {there.topic: 1, later[0].topic: 3}
+
+    @rests_on("K56")
+    async def test_what_a_topic_gains_is_shared_and_is_late_for_whoever_gets_it(self, rig: Rig) -> None:
+        partitions = await rig.topic(2)
+        topic = partitions[0].topic
+        first, second = await pair(rig, partitions)
+        kept = dict(first.assignment.owned) | dict(second.assignment.owned)
+        await rig.broker.grow_topic(topic, 4)
+        everything = tuple(TopicPartition(topic, number) for number in range(4))
+        await share(rig, [first, second], everything)
+        owned = dict(first.assignment.owned) | dict(second.assignment.owned)
+        assert {at: owned[at] for at in kept} == kept, "nothing that was there moves"
+        new = frozenset(everything[2:])
+        assert first.assignment.late | second.assignment.late == new
+        await first.leave()
+        await second.leave()
+        later = await rig.member(topic)
+        await owns(rig, later, *everything)
+        assert later.assignment.late == new, "also for a member that came afterwards"
+
     @rests_on("S66", "S71", "K69")
     async def test_a_newcomer_gets_what_is_released_and_nothing_else_moves(self, rig: Rig) -> None:
         partitions = await rig.topic(4)
@@ -213,7 +245,7 @@ class Groups(Suite):
     async def test_a_group_on_a_missing_topic_is_refused(self, rig: Rig) -> None:
         (at,) = await rig.topic()
         with refused(TopicNotFound) as caught:
-            await rig.member(at.topic, rig.name("no"))
+            await rig.member(rig.name("no"))
         assert rig.name("no") in str(caught.value)
         member = await rig.member(at.topic)
         await owns(rig, member, at)
@@ -267,6 +299,7 @@ class Eviction(Suite):
         silent = await rig.member(at.topic, static="one")
         await owns(rig, silent, at)
         ownership = silent.assignment.owned[at]
+        assert silent.session_timeout == rig.timeouts.session
         follows = rig.ask(silent.changed, silent.assignment.version)
         if rig.is_virtual:
             await anyio.sleep(0.9 * rig.timeouts.session)
@@ -279,6 +312,8 @@ class Eviction(Suite):
         silent.touch()
         with refused(NotAMember):
             await silent.changed(silent.assignment.version)
+        with refused(NotAMember):
+            await silent.release(())
         again = await rig.member(at.topic, static="one")
         await owns(rig, again, at)
         assert again.assignment.owned[at] > ownership
@@ -299,6 +334,7 @@ class Eviction(Suite):
         with refused(NotAMember):
             await silent.changed(silent.assignment.version)
         await rig.until(lambda: not heard.assignment.revoking)
+        await heard.release(())
         assert dict(heard.assignment.owned) == before
         follows = rig.ask(heard.changed, heard.assignment.version)
         await rig.turn()

@@ -24,7 +24,10 @@ Need = Literal["groups", "timestamps", "idempotent_append", "commit_on_poll", "c
 
 SKIPS: Mapping[Need, tuple[str, ...]] = {
     "groups": ("Groups", "Eviction", "Fences", "GroupOffsets", "ClosingGroups"),
-    "timestamps": ("Resolving.test_a_time_is_the_first_message_at_or_after_it",),
+    "timestamps": (
+        "Resolving.test_a_time_is_the_first_message_at_or_after_it",
+        "Resolving.test_a_position_says_how_old_what_lies_there_is",
+    ),
     "idempotent_append": ("Repeats",),
     "commit_on_poll": (
         "Committing",

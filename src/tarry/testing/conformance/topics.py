@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarry.errors import TopicExists, TopicNotFound
+from tarry.errors import ConfigError, TopicExists, TopicNotFound
 from tarry.testing.conformance.rig import LONG, Rig, offsets, only, refused
 from tarry.testing.conformance.suite import Suite, rests_on
 from tarry.types import UNFENCED, Offset, Start, TopicInfo, TopicPartition
@@ -83,6 +83,52 @@ class Topics(Suite):
         assert [await rig.log_end(TopicPartition(name, 0)) for name in names] == [1, 2, 3, 4]
         longest = rig.name("n" * (255 - len(rig.name(""))))
         assert (await rig.create(longest.removeprefix(rig.name("")))).name == longest
+
+    @rests_on("K56", "design 3")
+    async def test_a_topic_gains_partitions_and_keeps_those_it_has(self, rig: Rig) -> None:
+        (at,) = await rig.topic(label="t", max_record_bytes=5000)
+        await rig.append(at, b"a", b"b")
+        before = await rig.broker.describe_topic(at.topic)
+        grown = await rig.broker.grow_topic(at.topic, 3)
+        assert grown.partitions[0] == before.partitions[0]
+        assert [(part.partition, part.log_start, part.log_end, part.size) for part in grown.partitions[1:]] == [
+            (1, 0, 0, 0),
+            (2, 0, 0, 0),
+        ]
+        assert len({part.history for part in grown.partitions}) == 3
+        assert grown.max_record_bytes == 5000
+        assert await rig.broker.describe_topic(at.topic) == grown
+        assert await rig.broker.grow_topic(at.topic, 3) == grown
+        new = TopicPartition(at.topic, 2)
+        assert (await rig.append(new, b"c")).offset == 0
+        assert offsets(only(await rig.poll(await rig.reader(new), (new, 0)))) == [0]
+
+    @rests_on("K56")
+    async def test_partitions_are_never_taken_away(self, rig: Rig) -> None:
+        p0, p1 = await rig.topic(2)
+        await rig.append(p1, b"a")
+        before = await rig.broker.describe_topic(p0.topic)
+        with refused(ConfigError) as caught:
+            await rig.broker.grow_topic(p0.topic, 1)
+        assert p0.topic in str(caught.value)
+        assert await rig.broker.describe_topic(p0.topic) == before
+        with refused(TopicNotFound):
+            await rig.broker.grow_topic(rig.name("no"), 1)
+
+    @rests_on("K56", "S24")
+    async def test_growth_disturbs_nothing_that_waits(self, rig: Rig) -> None:
+        p0, p1 = await rig.topic(2)
+        reader = await rig.reader(p0, p1)
+        poll = rig.ask(rig.poll, await rig.reader(p0), (p0, 0), max_wait=LONG)
+        wait = rig.ask(rig.wait, reader, (p0, 0), (p1, 0))
+        await rig.settle()
+        await rig.broker.grow_topic(p0.topic, 4)
+        await rig.settle()
+        assert poll.is_out
+        assert wait.is_out
+        await rig.append(p0, b"a")
+        assert offsets(only(await poll.answer())) == [0]
+        assert list(await wait.answer()) == [p0]
 
     @rests_on("K40", "S74")
     async def test_a_topic_created_again_is_another_one(self, rig: Rig) -> None:

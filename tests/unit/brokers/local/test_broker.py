@@ -186,7 +186,7 @@ async def test_the_sender_gives_up_10_s_after_the_wait_and_never_earlier():
         def lost(function: Callable[..., object], *args: Any) -> None:
             """A log that never answers."""
 
-        deaf = LocalSession(broker.pump, Port(lost, inline, broker.pump.cancel), session._member, session.assignment)
+        deaf = LocalSession(broker.pump, Port(lost, inline, broker.pump.cancel), session._member)
         for max_wait in (0.0, 2.0, 30.0, 600.0):
             requests: list[Callable[[], Coroutine[Any, Any, object]]] = [
                 partial(poll, deaf, max_wait=max_wait),
@@ -370,7 +370,7 @@ async def test_offsets_go_through_the_port():
 async def test_what_does_not_exist_is_named():
     async with memory_log() as (broker, session):
         with pytest.raises(TopicNotFound, match="'nowhere'"):
-            await broker.open_session(ME, ["orders", "nowhere"], [])
+            await broker.open_session(ME, ["neither", "nowhere"], [])
         with pytest.raises(TopicNotFound, match="no partition 2"):
             await broker.open_session(ME, [], [TopicPartition("orders", 2)])
         with pytest.raises(TopicNotFound, match="'nowhere'"):
@@ -384,7 +384,7 @@ async def test_what_does_not_exist_is_named():
 
 
 @virtual()
-async def test_a_standalone_assignment_never_changes():
+async def test_a_standalone_assignment_that_does_not_change():
     async with memory_log() as (_, session):
         assignment = session.assignment
         assert (list(assignment.owned), assignment.topics, assignment.revoking) == (

@@ -198,7 +198,7 @@ async def test_refusals_of_a_join():
         with pytest.raises(NotAccepted, match="'east'"):
             await join(broker, abc.ConsumerIdentity("billing", "group", "east"))
         with pytest.raises(TopicNotFound, match="'nowhere'"):
-            await broker.open_session(BILLING, ["orders", "nowhere"], [])
+            await broker.open_session(BILLING, ["neither", "nowhere"], [])
         assert broker.capabilities.groups
 
 

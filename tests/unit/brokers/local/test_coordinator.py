@@ -139,8 +139,8 @@ class Rig:
         self.coordinator.join(ask, abc.ConsumerIdentity(group, "group", static), topics)
         return ask
 
-    def join(self, group: str = "billing", static: str | None = None) -> Seat:
-        seat, assignment = self.ask_join(group, static).answer
+    def join(self, group: str = "billing", static: str | None = None, topics: Sequence[str] = (TOPIC,)) -> Seat:
+        seat, assignment = self.ask_join(group, static, topics).answer
         assert isinstance(seat, Seat)
         assert assignment is seat.shown
         return seat
@@ -675,6 +675,52 @@ class TestRestart:
         news = rig.changed(rig.join())
         rig.coordinator.close()
         assert isinstance(news.error, LogUnavailable)
+
+
+class TestLate:
+    """Partitions that came while a group was there (K56)."""
+
+    @staticmethod
+    def late(seat: Seat) -> list[TopicPartition]:
+        return sorted(seat.shown.late)
+
+    @rule("K56")
+    def test_a_new_partition_is_late_for_its_owner_over_a_restart_too(self):
+        rig = Rig(1)
+        first = rig.join(topics=(TOPIC, "u"))
+        assert self.late(first) == []
+        rig.topic("u", 2)
+        new = [TopicPartition("u", 0), TopicPartition("u", 1)]
+        assert self.late(first) == new
+        again = Rig(store=rig.store)
+        ask = Ask()
+        again.coordinator.resume(ask, first.identity, first.id)
+        assert self.late(ask.answer[0]) == new
+
+    @rule("K56")
+    def test_an_empty_group_knows_it_too(self):
+        rig = Rig(1)
+        rig.leave_group(rig.join(topics=(TOPIC, "u")))
+        rig.topic("u", 1)
+        assert self.late(rig.join(topics=(TOPIC, "u"))) == [TopicPartition("u", 0)]
+        state = rig.store.saved()
+        assert state is not None
+        assert len(state.late) == 1
+
+    @rule("K57")
+    def test_a_topic_that_was_created_again_is_not(self):
+        rig = Rig(2)
+        seat = rig.join()
+        rig.delete()
+        rig.topic(TOPIC, 3)
+        assert self.late(seat) == [TopicPartition(TOPIC, 2)]
+
+    @rule("K56")
+    def test_topics_that_a_group_reads_for_the_first_time_are_not(self):
+        rig = Rig(1)
+        rig.leave_group(rig.join())
+        rig.topic("u", 1)
+        assert self.late(rig.join(topics=(TOPIC, "u"))) == []
 
 
 class TestCost:

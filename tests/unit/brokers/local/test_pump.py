@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
     ConfigError,
+    DataError,
     LogUnavailable,
     NotAMember,
     OffsetOutOfRange,
@@ -288,6 +289,58 @@ class TestStarts:
         assert begins(ten + timedelta(minutes=1)) == 1
         assert begins(ten + timedelta(seconds=30)) == 1
         assert begins(ten + timedelta(hours=1)) == 3
+
+    @rule("K19")
+    @pytest.mark.parametrize("cold", [False, True])
+    def test_a_position_tells_the_age_of_what_lies_there(self, cold: bool):
+        rig = PumpRig(cold=cold)
+        now = rig.clock.wall_ms()
+        rig.append_times(now - 5000, now - 1500)
+        rig.append_times(now + 60_000)
+
+        def age(place: Start | int) -> float | None:
+            ask = rig.resolve(place)
+            rig.store.end_reads()
+            assert (ask.answer.log_start, ask.answer.log_end, ask.answer.history) == (0, 3, rig.part().history)
+            return cast("float | None", ask.answer.age_s)
+
+        assert [age(place) for place in range(5)] == [5.0, 1.5, 0.0, 0.0, 0.0]
+        assert age(Start.first()) is None
+        assert age(Start.offset(1)) is None
+        assert rig.store.disk == []
+        rig.clock.at += 10.0
+        assert [age(place) for place in range(4)] == [15.0, 11.5, 0.0, 0.0]
+
+    @rule("K19")
+    def test_the_age_of_what_retention_removed_is_that_of_the_oldest_left(self):
+        rig = PumpRig(retention_bytes=1)
+        now = rig.clock.wall_ms()
+        rig.append_times(now - 5000)
+        rig.append_times(now - 1000)
+        begin = rig.part().log_start
+        resolved = rig.resolve(0).answer
+        assert begin > 0
+        assert resolved.position == 0
+        assert resolved.age_s == (1.0 if begin == 1 else 0.0)
+
+    @rule("K19")
+    def test_the_age_of_what_is_damaged_is_unknown_and_a_log_that_is_gone_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        rig = PumpRig()
+        rig.append_batch(seal([b"no record"], [0]))
+        assert rig.resolve(0).answer.age_s is None
+        rig = PumpRig(cold=True)
+        rig.append_times(1000)
+        error: TarryError = DataError("the row is damaged")
+
+        def fail(_: abc.Query, done: Callable[[TarryError], None]) -> None:
+            done(error)
+
+        monkeypatch.setattr(rig.store, "read_disk", fail)
+        assert (rig.resolve(0).answer.age_s, rig.resolve(0).answer.log_end) == (None, 1)
+        error = LogUnavailable("gone")
+        assert rig.resolve(0).error is error
 
     @rule("C26")
     def test_a_start_that_does_not_exist_says_what_does(self):
@@ -1231,7 +1284,7 @@ class TestTopics:
     def test_a_missing_topic_is_named_when_a_session_opens(self):
         rig = PumpRig()
         ask = Ask()
-        rig.pump.open_session(ask, abc.ConsumerIdentity("x"), (TOPIC, "b", "c"), ())
+        rig.pump.open_session(ask, abc.ConsumerIdentity("x"), ("b", "c"), ())
         assert isinstance(ask.error, TopicNotFound)
         assert "'b', 'c'" in str(ask.error)
         ask = Ask()

@@ -269,7 +269,7 @@ class TestSessions:
     @rule("C15")
     def test_a_group_reads_topics_that_exist(self):
         rig = GroupRig()
-        refused = rig.ask_join(TOPIC, "nowhere", "neither", group="other")
+        refused = rig.ask_join("nowhere", "neither", group="other")
         assert isinstance(refused.error, TopicNotFound)
         assert "'nowhere', 'neither'" in str(refused.error)
         rig.create("users", 1)

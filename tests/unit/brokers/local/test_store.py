@@ -538,3 +538,39 @@ async def test_headers_keys_and_times_come_back_byte_for_byte(make: MakeStore, p
         await rig.do(abc.Append(part, seal([record], [12])))
         (run,) = (await rig.read(part, where="disk")).runs
         assert run.payload == record
+
+
+# --- topics that grow ---
+
+
+@rule("K56")
+async def test_a_topic_gains_partitions_that_are_there_after_the_next_opening(make: MakeStore, path: Path) -> None:
+    async with opened(make, path) as rig:
+        (first,) = await rig.topic()
+        (other,) = await rig.topic("u")
+        await rig.append(first, b"a")
+        grown = await rig.do(abc.GrowTopic("t", 3))
+        assert isinstance(grown, abc.TopicState)
+        ids = [part.id for part in grown.partitions]
+        assert ids[0] == first
+        assert [part.number for part in grown.partitions] == [0, 1, 2]
+        assert len({*ids, other}) == 4, "a history is never used twice"
+        assert grown.options.partitions == 3
+        assert await rig.do(abc.GrowTopic("t", 3)) == grown
+        assert (await rig.append(ids[2], b"b", b"c")).base == 0
+        assert (await rig.append(first, b"d")).base == 1, "what was there goes on"
+        assert values_of(await rig.read(ids[2])) == [b"b", b"c"]
+        for job, error in (
+            (abc.GrowTopic("t", 2), "has 3 partitions and cannot be cut down to 2"),
+            (abc.GrowTopic("missing", 2), "'missing' does not exist"),
+        ):
+            refused = await rig.ask(job)
+            assert isinstance(refused, TarryError)
+            assert error in str(refused)
+        await rig.do(abc.StoreOffset(ids[1], "name:x", Offset(0)))
+    async with opened(make, path) as rig:
+        (topic,) = [state for state in rig.topics if state.name == "t"]
+        assert [part.id for part in topic.partitions] == ids
+        assert topic.options.partitions == 3
+        assert [part.log_end for part in topic.partitions] == [2, 0, 2]
+        assert values_of(await rig.read(ids[2])) == [b"b", b"c"]

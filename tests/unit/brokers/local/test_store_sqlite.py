@@ -677,6 +677,38 @@ async def test_a_commit_whose_answer_was_lost_is_found_after_reopening(path: Pat
         assert values_of(await rig.read(new)) == [b"n"]
 
 
+@rule("K56")
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_growth_whose_outcome_was_lost_is_found_after_reopening(
+    path: Path, faulty: FaultyDatabase, is_committed: bool
+) -> None:
+    async with opened(faulty.make, path) as rig:
+        (part,) = await rig.topic()
+        await rig.append(part, b"a")
+        faulty.fail("COMMIT", IO_ERROR, after=is_committed)
+        assert isinstance(await rig.ask(abc.GrowTopic("t", 3)), OutcomeUnknown)
+        ((topic,),) = rig.listener.reopenings
+        assert len(topic.partitions) == topic.options.partitions == (3 if is_committed else 1)
+        grown = await rig.do(abc.GrowTopic("t", 3))
+        assert isinstance(grown, abc.TopicState)
+        assert [part.number for part in grown.partitions] == [0, 1, 2]
+        assert (await rig.append(grown.partitions[2].id, b"b")).base == 0
+
+
+@rule("K56")
+async def test_growth_that_the_disk_has_no_room_for_leaves_the_topic_as_it_was(
+    path: Path, faulty: FaultyDatabase
+) -> None:
+    async with opened(faulty.make, path) as rig:
+        (part,) = await rig.topic()
+        faulty.fail("INSERT INTO partition", FULL)
+        assert isinstance(await rig.ask(abc.GrowTopic("t", 3)), LogFull)
+        grown = await rig.do(abc.GrowTopic("t", 2))
+        assert isinstance(grown, abc.TopicState)
+        assert [state.number for state in grown.partitions] == [0, 1]
+        assert grown.partitions[0].id == part
+
+
 async def test_a_log_that_cannot_be_opened_again_is_unavailable(path: Path, faulty: FaultyDatabase) -> None:
     with nothing_left():
         async with opened(faulty.make, path) as rig:

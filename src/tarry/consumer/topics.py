@@ -1,0 +1,131 @@
+"""How a consumer follows its topics: missing ones, those that gain partitions, those that are deleted and come again.
+
+The log says what there is (`abc.Session.assignment`). A missing topic is reported once and read as soon as it exists
+(K72); new partitions are read beside the others (K56). The partitions of a deleted topic stop with an error, the others
+go on; when it is created again they are begun anew (K57).
+
+In a group the assignment says all of that, and `membership` follows it; here is what a consumer without a group does.
+
+Not here: where a partition begins, stopping and telling (`worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from tarry import abc
+from tarry._core.backoff import Backoff
+from tarry._core.positions import Positions
+from tarry._runtime.retry import may_pass
+from tarry.consumer.standing import Standing
+from tarry.consumer.worker import Worker
+from tarry.errors import TarryError, TopicNotFound
+from tarry.instruments import Instruments
+from tarry.types import Start, TopicPartition
+
+
+class Topics:
+    """The topics that a consumer wants, and which of them do not exist. `changed` is called when those change."""
+
+    def __init__(self, wanted: Sequence[str], instruments: Instruments, changed: Callable[[], None]) -> None:
+        self.wanted = tuple(dict.fromkeys(wanted))
+        self.missing: tuple[str, ...] = ()
+        self._instruments = instruments
+        self._changed = changed
+
+    def note(self, assignment: abc.Assignment) -> None:
+        """Compare them with what an assignment says."""
+        before, self.missing = self.missing, tuple(name for name in self.wanted if name not in assignment.topics)
+        for name in self.missing:
+            if name not in before:
+                self._instruments.warn(
+                    "consumer",
+                    "topic_missing",
+                    f"topic {name!r} does not exist; it is read as soon as it is created, and the others meanwhile",
+                    topic=name,
+                )
+        for name in before:
+            if name not in self.missing:
+                self._instruments.emit("topic_found", topic=name)
+        if before != self.missing:
+            self._changed()
+
+
+class Following:
+    """Follows the assignment of a standalone session."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        topics: Topics,
+        positions: Positions,
+        random: Callable[[], float],
+    ) -> None:
+        self._standing = standing
+        self._topics = topics
+        self._positions = positions
+        self._random = random
+        self._worker: Worker
+
+    def begin(self) -> None:
+        """Hold what the session came with."""
+        assignment = self._standing.session.assignment
+        self._topics.note(assignment)
+        self._positions.assign(assignment.owned)
+
+    async def run(self, worker: Worker) -> None:
+        """Follow until cancelled."""
+        self._worker = worker
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._look_again)
+            await self._follow()
+
+    async def _follow(self) -> None:
+        backoff = Backoff(random=self._random)
+        while True:
+            version = self._apply()
+            try:
+                await self._standing.session.changed(version)
+            except TarryError as error:
+                if not may_pass(error):
+                    raise
+                await anyio.sleep(backoff.next())
+            else:
+                backoff.reset()
+
+    def _apply(self) -> int:
+        """Bring what is held to what the newest assignment says; returns its version."""
+        assignment = self._standing.session.assignment
+        self._topics.note(assignment)
+        held = {partition: self._positions[partition].ownership for partition in self._positions}
+        self._positions.assign({**held, **assignment.owned})
+        for partition in held:
+            if partition not in assignment.owned:
+                self._worker.gone(partition)
+        self._worker.kick()
+        return assignment.version
+
+    async def _look_again(self) -> None:
+        """Go on with partitions that had gone and are there, by what the log says.
+
+        A refusal from before a topic was created again may arrive behind the news of it.
+        """
+        backoff = Backoff(random=self._random)
+        while True:
+            back = [at for at in self._standing.session.assignment.owned if self._has_gone(at)]
+            if not back:
+                backoff.reset()
+                await self._worker.heard("topics")
+            for partition in back:
+                try:
+                    found = await self._standing.session.resolve(partition, Start.first())
+                except TarryError:
+                    await anyio.sleep(backoff.next())
+                    break
+                if self._has_gone(partition):
+                    self._worker.renew(partition, found.history)
+
+    def _has_gone(self, partition: TopicPartition) -> bool:
+        return isinstance(self._worker.stopped.get(partition), TopicNotFound)

@@ -1,0 +1,266 @@
+"""Topics that are missing, come later, are deleted, and come again (K57, K72)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tarry.config import AutoCommit, PollOptions, TopicOptions
+from tarry.consumer.consumer import Consumer
+from tarry.errors import ConfigError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.testing import refuse
+from tarry.types import Message, Start, TopicPartition
+from tests.marks import rule
+from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
+from tests.virtual import virtual
+
+A0, B0, B1 = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)
+QUICK = PollOptions(max_wait=0.5)
+
+Make = Callable[..., Consumer]
+
+
+def make(rig: Rig, kind: str) -> Make:
+    return rig.consumer if kind == "standalone" else rig.member
+
+
+async def create(rig: Rig, name: str, partitions: int = 1) -> None:
+    await rig.log.create_topic(name, TopicOptions(partitions=partitions), exist_ok=False)
+
+
+@pytest.mark.parametrize("kind", ["standalone", "group"])
+class TestMissing:
+    @rule("K72")
+    @virtual(seeds=2)
+    async def test_the_others_are_read_and_it_is_picked_up_when_it_is_created(self, kind: str) -> None:
+        async with opened({"a": 1}) as rig:
+            await rig.fill(A0, 10)
+            async with make(rig, kind)("a", "b", poll=QUICK) as consumer:
+                with anyio.fail_after(1):
+                    assert offsets(await take(consumer, 10)) == list(range(10))
+                begun = anyio.current_time()
+                with pytest.raises(NotReady, match="topic 'b' does not exist after 2 s"):
+                    await consumer.ready(timeout=2)
+                assert anyio.current_time() - begun == pytest.approx(2)
+                assert consumer.health().missing_topics == ("b",)
+                assert consumer.health().ok
+                await anyio.sleep(3)
+                await create(rig, "b", 2)
+                await rig.fill(B0, 2)
+                await rig.fill(B1, 1)
+                with anyio.fail_after(3):
+                    found = await take(consumer, 3)
+                assert sorted((message.partition, message.offset) for message in found) == [(0, 0), (0, 1), (1, 0)]
+                await consumer.ready(timeout=1)
+                assert consumer.health().missing_topics == ()
+            assert rig.reported("topic_missing") == [{"topic": "b"}]
+            assert rig.reported("topic_found") == [{"topic": "b"}]
+
+    @rule("K72")
+    @virtual()
+    async def test_a_running_ready_can_be_cancelled_and_ends_when_the_topic_comes(self, kind: str) -> None:
+        async with (
+            opened({"a": 1}) as rig,
+            make(rig, kind)("a", "b") as consumer,
+            anyio.create_task_group() as tasks,
+        ):
+            given_up, waits = start(tasks, consumer.ready), start(tasks, consumer.ready)
+            await anyio.sleep(60)
+            assert (given_up.outcome, waits.outcome) == ("running", "running")
+            begun = anyio.current_time()
+            await given_up.cancel()
+            assert anyio.current_time() - begun < 0.1
+            await create(rig, "b")
+            with anyio.fail_after(1):
+                await waits.done.wait()
+            assert waits.outcome == "returned"
+
+    @rule("K72", "K56")
+    @virtual(seeds=2)
+    async def test_a_topic_that_comes_is_read_from_its_first_message_under_every_start(self, kind: str) -> None:
+        for number, begin in enumerate([Start.end(), Start.next(Start.end()), Start.next("fail"), Start.last()]):
+            async with opened({"a": 1}) as rig:
+                name = {"name" if kind == "standalone" else "group": f"n{number}"}
+                async with make(rig, kind)("a", "b", start=begin, poll=QUICK, **name) as consumer:
+                    await anyio.sleep(1)
+                    await create(rig, "b")
+                    await rig.fill(B0, 10)
+                    found = [each for each in await items(consumer, 10) if isinstance(each, Message)]
+                    found += await take(consumer, 10 - len(found))
+                    assert offsets(found) == list(range(10))
+
+    @rule("K72")
+    @virtual()
+    async def test_a_reader_that_waits_wakes_for_it(self, kind: str) -> None:
+        async with (
+            opened({"a": 1}) as rig,
+            make(rig, kind)("a", "b") as consumer,
+            anyio.create_task_group() as tasks,
+        ):
+            reader = start(tasks, lambda: anext(consumer))
+            await anyio.sleep(20)
+            await create(rig, "b")
+            await rig.fill(B0, 1)
+            with anyio.fail_after(1):
+                await reader.done.wait()
+            assert reader.result.topic == "b"
+
+    @rule("K72", "C15")
+    @virtual()
+    async def test_only_when_none_exists_entering_fails(self, kind: str) -> None:
+        async with opened({"a": 1}) as rig:
+            with pytest.raises(TopicNotFound, match="'b', 'c'"):
+                await make(rig, kind)("b", "c").__aenter__()
+            async with make(rig, kind)("b", "a", "c") as consumer:
+                assert set(rig_missing(rig)) == {"b", "c"}
+                if kind == "standalone":
+                    with pytest.raises(ConfigError, match="of which topic"):
+                        consumer.position(0)
+
+
+def rig_missing(rig: Rig) -> list[Any]:
+    return [event["topic"] for event in rig.reported("topic_missing")]
+
+
+@rule("C15")
+@virtual()
+async def test_a_chosen_partition_has_to_be_there() -> None:
+    async with opened({"a": 1}) as rig:
+        with pytest.raises(TopicNotFound, match="'b'"):
+            await rig.consumer("a", "b", partitions=[A0, B0]).__aenter__()
+
+
+@rule("K72")
+@virtual()
+async def test_nothing_turns_while_a_topic_is_missing() -> None:
+    async with opened({"a": 1}) as rig, rig.consumer("a", "b") as consumer, anyio.create_task_group() as tasks:
+        start(tasks, lambda: anext(consumer))
+        await anyio.sleep(1)
+        before = len(rig.script.calls)
+        await anyio.sleep(600)
+        assert len(rig.script.calls) - before <= 600 / 5 + 1, "the waits of one partition, and nothing else"
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["standalone", "group"])
+class TestDeletedAndCreatedAgain:
+    @rule("K57")
+    @pytest.mark.parametrize("pause", [0.0, 0.5, 20.0])
+    @virtual(seeds=3)
+    async def test_the_new_one_is_read_by_the_start_rule(self, kind: str, pause: float) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 600)
+            async with make(rig, kind)(commit=AutoCommit.finished(0.1), poll=QUICK) as consumer:
+                await take(consumer, 500)
+                await rig.log.delete_topic("t")
+                await anyio.sleep(pause)
+                await create(rig, "t")
+                await rig.fill(P0, 20)
+                begun = anyio.current_time()
+                found: list[Message | TarryError] = []
+                while sum(isinstance(each, Message) and each.offset < 20 for each in found) < 20:
+                    found += await items(consumer, 1)
+                    assert anyio.current_time() - begun < 3
+                new = [each.offset for each in found if isinstance(each, Message)]
+                assert new[-20:] == list(range(20))
+                errors = [each for each in found if not isinstance(each, Message)]
+                assert len(errors) <= 1
+                assert all(isinstance(error, TopicNotFound) for error in errors)
+                assert len(rig.reported("topic_recreated")) == 1
+                assert consumer.health().ok
+            stored = rig.stored(P0) if kind == "standalone" else rig.group_stored(P0)
+            assert stored == 18
+
+    @rule("K57")
+    @virtual(seeds=2)
+    async def test_what_was_stored_for_the_old_one_is_never_stored_for_the_new_one(self, kind: str) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 600)
+            async with make(rig, kind)(commit=AutoCommit.finished(0.1), poll=QUICK) as consumer:
+                await take(consumer, 500)
+                await rig.log.delete_topic("t")
+                await create(rig, "t")
+                await rig.fill(P0, 600)
+                await anyio.sleep(2)
+            assert (rig.stored(P0), rig.group_stored(P0)) == (None, None)
+
+    @rule("K57")
+    @virtual(seeds=2)
+    async def test_where_the_start_rule_says_fail_it_does(self, kind: str) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with make(rig, kind)(commit=AutoCommit.finished(0.1)) as consumer:
+                await take(consumer, 3)
+            async with make(rig, kind)(start=Start.next("fail"), poll=QUICK) as consumer:
+                await consumer.ready()
+                await rig.log.delete_topic("t")
+                await create(rig, "t")
+                await rig.fill(P0, 3)
+                errors = await items(consumer, 1)
+                errors += await items(consumer, 1) if isinstance(errors[0], TopicNotFound) else []
+                assert isinstance(errors[-1], OffsetOutOfRange)
+                assert "nothing is stored" in str(errors[-1])
+
+    @rule("K57")
+    @virtual(seeds=2)
+    async def test_the_other_topics_go_on(self, kind: str) -> None:
+        async with opened({"a": 1, "b": 1}) as rig:
+            async with make(rig, kind)("a", "b", poll=QUICK) as consumer:
+                await consumer.ready()
+                await rig.log.delete_topic("a")
+                await rig.fill(B0, 3)
+                found = [each for each in await items(consumer, 3) if isinstance(each, Message)]
+                found += await take(consumer, 3 - len(found))
+                assert offsets(found) == [0, 1, 2]
+                assert consumer.health().missing_topics == ("a",)
+                await create(rig, "a")
+                await rig.fill(A0, 2)
+                assert offsets(await take(consumer, 2)) == [0, 1]
+            assert rig_missing(rig) == ["a"]
+
+    @rule("K57")
+    @virtual()
+    async def test_nobody_turns_in_a_circle_over_a_deleted_topic(self, kind: str) -> None:
+        async with opened({"a": 1, "b": 1}) as rig, make(rig, kind)("a", "b") as consumer:
+            await consumer.ready()
+            await rig.log.delete_topic("a")
+            await take_all(consumer) if kind == "group" else await items(consumer, 1)
+            before = len(rig.script.calls)
+            await anyio.sleep(600)
+            assert len(rig.script.calls) - before <= 600 / 5 + 1
+
+
+@rule("K57")
+@virtual(seeds=2)
+async def test_a_refusal_that_comes_behind_the_news_does_not_stop_the_topic_for_ever() -> None:
+    async with opened(2) as rig, rig.consumer(poll=QUICK) as consumer:
+        await rig.fill(P0, 3)
+        assert offsets(await take(consumer, 3)) == [0, 1, 2]
+        rig.script.on("poll", do=refuse(TopicNotFound("as it was a moment ago")))
+        rig.script.on("resolve", do=refuse(LogUnavailable("away")), nth=range(1, 4))
+        await rig.fill(P0, 3)
+        found = [each for each in await items(consumer, 3) if isinstance(each, Message)]
+        found += await take(consumer, 3 - len(found))
+        assert offsets(found) == [3, 4, 5], "it is the same topic: it goes on where it was"
+        assert rig.reported("topic_recreated") == []
+        assert consumer.health().ok
+
+
+@rule("K57")
+@virtual(seeds=2)
+async def test_a_topic_with_fewer_partitions_than_before_leaves_those_stopped() -> None:
+    async with opened(2) as rig, rig.consumer(poll=QUICK) as consumer:
+        await consumer.ready()
+        await rig.log.delete_topic("t")
+        await create(rig, "t", 1)
+        await rig.fill(P0, 2)
+        found: list[Message] = []
+        with anyio.fail_after(3):
+            while len(found) < 2:
+                found += [each for each in await items(consumer, 1) if isinstance(each, Message)]
+        assert offsets(found) == [0, 1]
+        await anyio.sleep(2)
+        assert [partition.partition for partition in consumer.health().stopped] == [1]

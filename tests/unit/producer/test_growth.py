@@ -1,0 +1,66 @@
+"""A producer takes over that its topic has more partitions (K56)."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from tarry.errors import ConfigError, LogUnavailable, TopicNotFound
+from tarry.producer.producer import Outgoing
+from tarry.producer.sharding import partition_of
+from tarry.testing import refuse
+from tests.marks import rule
+from tests.unit.consumer.rig import T, opened
+from tests.virtual import virtual
+
+KEYS = [str(number).encode() for number in range(40)]
+
+
+@rule("K56")
+@virtual()
+async def test_keys_and_turns_reach_the_new_partitions_a_short_time_later() -> None:
+    async with opened(2) as rig, rig.client.producer(T, refresh_interval=5.0) as producer:
+        await rig.client.grow_topic(T, 5)
+        await anyio.sleep(5)
+        receipts = await producer.send_many([Outgoing(b"v", key=key) for key in KEYS])
+        assert [receipt.partition for receipt in receipts] == [partition_of(key, 5) for key in KEYS]
+        turns = {(await producer.send(b"v")).partition for _ in range(5)}
+        assert turns == set(range(5))
+
+
+@rule("K56")
+@virtual()
+async def test_a_partition_that_is_named_is_looked_for_at_once() -> None:
+    async with opened(2) as rig, rig.client.producer(T) as producer:
+        await rig.client.grow_topic(T, 5)
+        assert (await producer.send(b"v", partition=4)).partition == 4
+        await rig.client.grow_topic(T, 6)
+        assert (await producer.send_many([Outgoing(b"v", partition=5)]))[0].partition == 5
+        with pytest.raises(ConfigError, match="has 6 partitions, numbered 0 to 5"):
+            await producer.send(b"v", partition=6)
+
+
+@rule("K56")
+@virtual()
+async def test_many_sends_ask_once_in_a_while() -> None:
+    async with opened(2) as rig, rig.client.producer(T, refresh_interval=5.0) as producer:
+        rig.script.calls.clear()
+        for _ in range(10):
+            await anyio.sleep(1.2)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(producer.send, b"v")
+        assert rig.script.count("describe_topic") == 2
+
+
+@rule("K56")
+@virtual()
+async def test_a_log_that_does_not_say_costs_no_send() -> None:
+    async with opened(2) as rig, rig.client.producer(T, refresh_interval=1.0) as producer:
+        rig.script.every("describe_topic", do=refuse(LogUnavailable("away")))
+        await anyio.sleep(2)
+        await producer.send(b"v")
+        await rig.log.delete_topic(T)
+        await anyio.sleep(2)
+        with pytest.raises(TopicNotFound):
+            await producer.send(b"v")
