@@ -637,6 +637,7 @@ class Consumer(Generic[T]):
 
     def _load(self, segment: Segment) -> None:
         """Decode a list and put the cursor at its beginning; what does not decode stops its partition."""
+        rest: Segment | None = None
         if self._typed is None:
             try:
                 messages = cast("list[Message[T]]", decode(segment))
@@ -654,7 +655,8 @@ class Consumer(Generic[T]):
         self._segment = segment
         self._cursor = iter(messages)
         if self._commit.mode in AT_HAND_OVER:  # the others pay nothing for these
-            self._cursor = map(partial(self._tell_handed, segment.last), messages)
+            end = segment.last if rest is None else rest.last
+            self._cursor = map(partial(self._tell_handed, end), messages)
         self._delivered_any = True
 
     def _decode_typed(self, typed: Typed, segments: list[Segment]) -> tuple[list[Segment], Decode[Any], bool]:

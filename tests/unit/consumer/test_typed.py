@@ -445,3 +445,19 @@ async def cancel_soon(scope: anyio.CancelScope) -> None:
     for _ in range(4):
         await anyio.lowlevel.checkpoint()
     scope.cancel()
+
+
+@rule("C44", "K91")
+@virtual()
+async def test_a_list_that_is_decoded_in_parts_is_stored_with_its_last_message() -> None:
+    count = 2 * PART_MESSAGES + 10
+    async with opened() as rig:
+        await rig.fill(P0, count)
+        poll = PollOptions(count=count)
+        async with rig.consumer(value_type=int, commit=AutoCommit.each_batch(), poll=poll) as consumer:
+            await take(consumer, count - 1)
+            await anyio.sleep(1.0)
+            assert rig.calls("store_offset") == []
+            await take(consumer, 1)
+            await anyio.sleep(1.0)
+            assert rig.stored(P0) == count - 1
