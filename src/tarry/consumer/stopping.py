@@ -49,23 +49,27 @@ class Stopping:
         """A lasting refusal; a stop is said here, the first refusal of a row is the caller's to tell."""
         counted = self.machine.refused(partition, error, anyio.current_time())
         if counted.stops:
-            self._say_stopped(partition, error)
+            self._say_stopped(partition, error, is_told=counted.is_first)
         self._changed.set()
         return counted
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
-        """Stop it until it is sought or owned anew."""
+        """Stop it until it is sought or owned anew; the caller tells the reader."""
         self.machine.halt(partition, error)
-        self._say_stopped(partition, error)
+        self._say_stopped(partition, error, is_told=True)
 
     def succeeded(self, partition: TopicPartition) -> None:
         """It was read or sought: if it was stopped it is not any more."""
         if self.machine.succeeded(partition):
             self._instruments.warn("consumer", "partition_resumed", f"{partition} is read again", partition=partition)
 
-    def _say_stopped(self, partition: TopicPartition, error: TarryError) -> None:
+    def _say_stopped(self, partition: TopicPartition, error: TarryError, *, is_told: bool) -> None:
+        """An event; and a line for people, unless the reader gets the error itself right now."""
         seconds = self.machine.cool_down(partition)
         then = "it waits for a seek" if seconds is None else f"it is tried again in {seconds:g} s"
+        if is_told:
+            self._instruments.emit("partition_stopped", partition=partition, error=str(error))
+            return
         self._instruments.warn(
             "consumer",
             "partition_stopped",

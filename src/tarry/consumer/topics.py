@@ -21,9 +21,9 @@ from tarry._core.positions import Positions
 from tarry._runtime.retry import may_pass
 from tarry.consumer.standing import Standing
 from tarry.consumer.worker import Worker
-from tarry.errors import TarryError, TopicNotFound
+from tarry.errors import TarryError
 from tarry.instruments import Instruments
-from tarry.types import Start, TopicPartition
+from tarry.types import TopicPartition
 
 
 class Topics:
@@ -67,6 +67,7 @@ class Following:
         self._topics = topics
         self._positions = positions
         self._random = random
+        self._gone: set[TopicPartition] = set()
         self._worker: Worker
 
     def begin(self) -> None:
@@ -78,11 +79,6 @@ class Following:
     async def run(self, worker: Worker) -> None:
         """Follow until cancelled."""
         self._worker = worker
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._look_again)
-            await self._follow()
-
-    async def _follow(self) -> None:
         backoff = Backoff(random=self._random)
         while True:
             version = self._apply()
@@ -101,31 +97,10 @@ class Following:
         self._topics.note(assignment)
         held = {partition: self._positions[partition].ownership for partition in self._positions}
         self._positions.assign({**held, **assignment.owned})
-        for partition in held:
-            if partition not in assignment.owned:
-                self._worker.gone(partition)
+        for partition in self._gone.intersection(assignment.owned):
+            self._worker.back(partition)
+        self._gone = set(held).difference(assignment.owned)
+        for partition in self._gone:
+            self._worker.gone(partition)
         self._worker.kick()
         return assignment.version
-
-    async def _look_again(self) -> None:
-        """Go on with partitions that had gone and are there, by what the log says.
-
-        A refusal from before a topic was created again may arrive behind the news of it.
-        """
-        backoff = Backoff(random=self._random)
-        while True:
-            back = [at for at in self._standing.session.assignment.owned if self._has_gone(at)]
-            if not back:
-                backoff.reset()
-                await self._worker.heard("topics")
-            for partition in back:
-                try:
-                    found = await self._standing.session.resolve(partition, Start.first())
-                except TarryError:
-                    await anyio.sleep(backoff.next())
-                    break
-                if self._has_gone(partition):
-                    self._worker.renew(partition, found.history)
-
-    def _has_gone(self, partition: TopicPartition) -> bool:
-        return isinstance(self._worker.stopped.get(partition), TopicNotFound)

@@ -248,10 +248,6 @@ class Worker:
             lane.refusals.reset()
         self._watching.rejoined()
 
-    async def heard(self, who: str) -> None:
-        """Wait until something changed."""
-        await self._bell.heard(who)
-
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
         self._bell.ring("fetching")
@@ -300,18 +296,20 @@ class Worker:
         self._void(partition)
 
     def gone(self, partition: TopicPartition) -> None:
-        """The topic of a partition was deleted: it stops, and the reader is told, if neither has happened."""
+        """The topic of a partition was deleted: it stops until it is `back`; the reader is told, if he does not know."""
+        what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"
         if not self._stopped.is_stopped(partition):
-            what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"
-            self._count_lasting(partition, TopicNotFound(what))
+            self._errors[partition] = TopicNotFound(what)
+        self._stopping.halt(partition, TopicNotFound(what))
+        self._fetches.settled(partition)
+        self._let_rest(partition)
 
-    def renew(self, partition: TopicPartition, history: HistoryId) -> None:
-        """A partition that was gone is there; as another one of the same name it is begun anew (K57)."""
+    def back(self, partition: TopicPartition) -> None:
+        """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
+        self._gaps.forget(partition)
         self._errors.pop(partition, None)
-        if self._positions[partition].history not in (None, history):
-            self._new_history(partition)
-        self.kick()
+        self._probe(partition)
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
@@ -753,7 +751,7 @@ class Worker:
 
     def _is_same(self, partition: TopicPartition, epoch: int) -> bool:
         place = self._positions.get(partition)
-        return place is not None and place.epoch == epoch and not self._stopped.is_stopped(partition)
+        return place is not None and place.epoch == epoch
 
     async def _fetch_singly(self, refused: Plan, refusals: Refusals) -> bool | None:
         """A poll was refused for the sake of one of its partitions: ask for each alone, so that the right one rests.
@@ -797,9 +795,13 @@ class Worker:
             self._errors[partition] = error
         if counted.is_first and not counted.stops:
             self._log_refusal(error, 1)
-        self._fetches.drained(partition)
         if counted.stops:
             self._fetches.settled(partition)  # no other waits any longer for what is in doubt of it
+        self._let_rest(partition)
+
+    def _let_rest(self, partition: TopicPartition) -> None:
+        """Nothing is asked about it for now."""
+        self._fetches.drained(partition)
         self._withdraw([partition])
         self._watching.settle()
         self.kick()
