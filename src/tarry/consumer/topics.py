@@ -12,18 +12,19 @@ Not here: where a partition begins, stopping and telling (`worker`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
 
 from tarry import abc
 from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
-from tarry._runtime.retry import may_pass
+from tarry._runtime.retry import insist, may_pass
 from tarry.consumer.standing import Standing
 from tarry.consumer.worker import Worker
 from tarry.errors import TarryError
 from tarry.instruments import Instruments
-from tarry.types import TopicPartition
+from tarry.types import Start, TopicPartition
 
 
 class Topics:
@@ -82,6 +83,7 @@ class Following:
         backoff = Backoff(random=self._random)
         while True:
             version = self._apply()
+            await self._find_recreated()
             try:
                 await self._standing.session.changed(version)
             except TarryError as error:
@@ -90,6 +92,18 @@ class Following:
                 await anyio.sleep(backoff.next())
             else:
                 backoff.reset()
+
+    async def _find_recreated(self) -> None:
+        """A topic may have gone and come before anybody saw it gone; of what is not read nobody else would find out."""
+        for partition in [at for at in self._positions if at not in self._gone and self._worker.is_held_back(at)]:
+            look_up = partial(self._standing.session.resolve, partition, Start.first())
+            try:
+                found = await insist(look_up, again=may_pass)
+            except TarryError:
+                continue  # as lastingly as it was refused before; the next change of a topic tells more
+            place = self._positions.get(partition)
+            if place is not None and place.history not in (None, found.history):
+                self._worker.back(partition)
 
     def _apply(self) -> int:
         """Bring what is held to what the newest assignment says; returns its version."""

@@ -296,13 +296,17 @@ class Worker:
         self._void(partition)
 
     def gone(self, partition: TopicPartition) -> None:
-        """The topic of a partition was deleted: it stops until it is `back`; the reader is told, if he does not know."""
+        """The topic of a partition was deleted: it stops until it is `back`; the reader is told, unless he knows."""
         what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"
         if not self._stopped.is_stopped(partition):
             self._errors[partition] = TopicNotFound(what)
         self._stopping.halt(partition, TopicNotFound(what))
         self._fetches.settled(partition)
         self._let_rest(partition)
+
+    def is_held_back(self, partition: TopicPartition) -> bool:
+        """It is not read now, since it was lastingly refused or lies in front of a gap."""
+        return self._stopped.holds(partition) or partition in self._gaps
 
     def back(self, partition: TopicPartition) -> None:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
@@ -702,8 +706,7 @@ class Worker:
         """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
         place = self._positions.get(partition)
         is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        is_held_back = self._stopped.holds(partition) or partition in self._gaps
-        return is_readable and not is_held_back and self._routes.leader(partition) is not None
+        return is_readable and not self.is_held_back(partition) and self._routes.leader(partition) is not None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]

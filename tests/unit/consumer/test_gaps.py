@@ -210,6 +210,7 @@ class TestFailing:
             await rig.log.delete_topic(T)
             await rig.client.create_topic(T, 1)
             await rig.fill(P0, 2)
+            await anyio.sleep(0.1)  # the news has come
             with anyio.fail_after(1):
                 assert offsets(await take(consumer, 2)) == [0, 1]
 

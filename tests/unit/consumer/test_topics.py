@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from tarry.config import AutoCommit, PollOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.testing import refuse
-from tarry.types import Message, Start, TopicPartition
+from tarry.errors import ConfigError, DataError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.testing import delay, refuse
+from tarry.types import Message, RecordBatch, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
 from tests.virtual import virtual
@@ -173,6 +174,26 @@ class TestDeletedAndCreatedAgain:
                 assert consumer.health().ok
             stored = rig.stored(P0) if kind == "standalone" else rig.group_stored(P0)
             assert stored == 18
+
+    @rule("K57")
+    @virtual(seeds=2)
+    async def test_what_is_not_read_any_more_is_begun_anew_also_when_nobody_saw_it_gone(self, kind: str) -> None:
+        """It is damaged; it goes and comes again between two looks of the consumer."""
+        async with opened() as rig:
+            await rig.log.append(P0, RecordBatch(array("I", [3]), b"\x93\xc1\xc1", 0, 0))
+            async with make(rig, kind)(poll=QUICK) as consumer:
+                with pytest.raises(DataError):
+                    await anext(consumer)
+                rig.script.every("changed", do=delay(1.0))
+                await rig.log.grow_topic("t", 2)  # the next look at what there is takes its time
+                await anyio.sleep(0.1)
+                await rig.log.delete_topic("t")
+                await create(rig, "t", 2)
+                await rig.fill(P0, 20)
+                await anyio.sleep(3)
+                found = await items(consumer, 20)
+                assert [each.offset for each in found if isinstance(each, Message)] == list(range(20))
+                assert consumer.health().ok
 
     @rule("K57")
     @virtual(seeds=2)
