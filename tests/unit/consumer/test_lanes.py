@@ -503,7 +503,7 @@ class TestHandOver:
             rig.script.on("stored_offset", do=hold(anyio.Event()), where=of(P1))
             async with rig.member(commit=AutoCommit.finished(100.0), drain_timeout=1.0):
                 await settled()
-                assert of(P1)(rig.calls("stored_offset")[-1])
+                assert any(map(of(P1), rig.calls("stored_offset")))
                 second = await rig.member().__aenter__()
                 assert await owns(second, 1) == {P1}
                 assert rig.reported("released_unstored") == []
