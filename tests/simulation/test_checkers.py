@@ -52,8 +52,9 @@ def no_last_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_last_word_at_a_hand_over(patch: pytest.MonkeyPatch) -> None:
-    async def store(*_: Any) -> None:
+    async def store(*_: Any) -> list[Any]:
         await anyio.lowlevel.checkpoint()
+        return []
 
     patch.setattr(Membership, "_store", store)
 

@@ -29,6 +29,7 @@ RARE = (
     "silence during committing fetch",
     "move during committing fetch",
     "kill during committing fetch",
+    "pause with work in hand",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
