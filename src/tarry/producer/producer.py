@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
@@ -96,6 +97,7 @@ class Producer(Generic[T]):
         self._id = producer_id
         self._info: TopicInfo | None = None
         self._looked_at = 0.0
+        self._look = anyio.Lock()
         self._sequences: dict[int, int] = {}
         self._turn = 0
         self._closed = False
@@ -180,18 +182,28 @@ class Producer(Generic[T]):
         return [receipts[index] for index in range(len(outgoing))]
 
     async def _topic_now(self, messages: Sequence[Outgoing[T]]) -> TopicInfo:
-        """The topic as it was a short time ago; it may have grown since (K56)."""
-        info, now = self._open(), anyio.current_time()
-        is_old = now - self._looked_at >= self._options.refresh_interval
-        if not is_old and not any(_is_beyond(message.partition, info) for message in messages):
+        """The topic as it was a short time ago; it may have grown since (K56).
+
+        Sends that begin while one looks wait behind it, so that they reach the log in the order in which they began.
+        """
+        info = self._open()
+        if not self._look.locked() and not self._is_to_look(info, messages):
             return info
         assert self._broker is not None
-        self._looked_at = now  # before the question: whoever sends meanwhile goes by what is known
-        try:
-            self._info = await self._broker.describe_topic(self._topic)
-        except TarryError:
-            return info  # the send that follows says what is wrong, if it is still so
-        return self._info
+        async with self._look:
+            info = self._info or info
+            if not self._is_to_look(info, messages):
+                return info
+            began = anyio.current_time()
+            with suppress(TarryError):  # the send that follows says what is wrong, if it is still so
+                info = self._info = await self._broker.describe_topic(self._topic)
+            self._looked_at = began
+            return info
+
+    def _is_to_look(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> bool:
+        if anyio.current_time() - self._looked_at >= self._options.refresh_interval:
+            return True
+        return any(_is_beyond(message.partition, info) for message in messages)
 
     def _open(self) -> TopicInfo:
         if self._closed:

@@ -8,7 +8,7 @@ import pytest
 from tarry.errors import ConfigError, LogUnavailable, TopicNotFound
 from tarry.producer.producer import Outgoing
 from tarry.producer.sharding import partition_of
-from tarry.testing import refuse
+from tarry.testing import delay, refuse
 from tests.marks import rule
 from tests.unit.consumer.rig import T, opened
 from tests.virtual import virtual
@@ -64,3 +64,42 @@ async def test_a_log_that_does_not_say_costs_no_send() -> None:
         await anyio.sleep(2)
         with pytest.raises(TopicNotFound):
             await producer.send(b"v")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@rule("K56")
+@virtual()
+async def test_sends_that_begin_while_one_looks_do_not_overtake_it(is_refused: bool) -> None:
+    async with opened(1) as rig, rig.client.producer(T, refresh_interval=1.0) as producer:
+        does = refuse(LogUnavailable("away")) if is_refused else delay(0.5)
+        rig.script.every("describe_topic", do=does)
+        await anyio.sleep(2)
+        order: list[int] = []
+
+        async def send(number: int) -> None:
+            order.append(number)
+            offsets[number] = (await producer.send(b"v")).offset
+
+        offsets: dict[int, int] = {}
+        rig.script.calls.clear()
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(send, number)
+            await anyio.sleep(0.1)
+            for number in range(5, 8):
+                tasks.start_soon(send, number)
+        assert [offsets[number] for number in order] == list(range(8))
+        assert rig.script.count("describe_topic") == 1
+
+
+@rule("K56")
+@virtual()
+async def test_a_look_that_is_cancelled_is_made_by_the_next_send() -> None:
+    async with opened(2) as rig, rig.client.producer(T, refresh_interval=5.0) as producer:
+        await rig.client.grow_topic(T, 5)
+        await anyio.sleep(5)
+        rig.script.every("describe_topic", do=delay(0.5))
+        with anyio.move_on_after(0.1):
+            await producer.send(b"v")
+        receipts = await producer.send_many([Outgoing(b"v", key=key) for key in KEYS])
+        assert [receipt.partition for receipt in receipts] == [partition_of(key, 5) for key in KEYS]
