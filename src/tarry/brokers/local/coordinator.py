@@ -230,7 +230,7 @@ class Coordinator:
             call.reply(error)
             return
         if entry.group.topics != before:
-            entry.arrivals.begin(partitions)
+            entry.arrivals.begin(partitions, entry.arrivals.late)  # those of a topic that it reads on stay late
         self._entries[entry.group.name] = entry
         entry.seats[seat.id] = self._joins[call] = seat
         self._take_effect(entry, joined)

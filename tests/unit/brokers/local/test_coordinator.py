@@ -722,6 +722,14 @@ class TestLate:
         rig.topic("u", 1)
         assert self.late(rig.join(topics=(TOPIC, "u"))) == []
 
+    @rule("K56")
+    def test_a_topic_that_a_group_reads_on_keeps_them_when_the_others_change(self):
+        rig = Rig(1)
+        rig.leave_group(rig.join(topics=(TOPIC, "u")))
+        rig.topic("u", 1)
+        rig.topic("v", 1)
+        assert self.late(rig.join(topics=("u", "v"))) == [TopicPartition("u", 0)]
+
 
 class TestCost:
     def test_a_thousand_partitions_over_ten_members(self):
