@@ -197,6 +197,26 @@ class Coordinator:
                 self._take_effect(entry, entry.group.repartition(partitions, self._clock.now()))
                 self._save(entry)
 
+    def when_followed(self, name: str, told: Callable[[], None]) -> None:
+        """Call `told` once each group on a topic has saved what it made of its partitions, or could not (K56).
+
+        Who creates or grows a topic is answered then: a process that is killed right afterwards has not forgotten which
+        partitions came late.
+        """
+        entries = [entry for entry in self._entries.values() if name in entry.group.topics]
+        left = len(entries)
+        if not left:
+            told()
+
+        def saved(_: TarryError | None) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                told()
+
+        for entry in entries:
+            self._when_saved(entry, saved)
+
     def reopened(self) -> None:
         """The store read everything again: what it lost is saved anew."""
         states = self._store.groups()

@@ -8,6 +8,7 @@ import pytest
 
 from tarry import abc
 from tarry.brokers.local.coordinator import Seat
+from tarry.config import TopicOptions
 from tarry.errors import (
     LogUnavailable,
     NotAccepted,
@@ -410,3 +411,33 @@ def test_a_group_and_a_standalone_consumer_do_not_meet(partitions: int):
     assert rig.stored() == 2
     other = rig.join(group="shipping")
     assert rig.poll(rig.at(other, P0), member=other).count == 3
+
+
+class TestComing:
+    """Who creates or grows a topic is answered once the groups on it have saved which partitions came late."""
+
+    @rule("K56")
+    @pytest.mark.parametrize("is_refused", [False, True])
+    def test_a_growth_is_answered_once_the_groups_on_it_know(self, is_refused: bool):
+        rig, ask = GroupRig(), Ask()
+        rig.store.hold()
+        rig.pump.grow_topic(ask, TOPIC, 3)
+        rig.store.sync()
+        assert ask.pending, "the groups may be forgotten yet"
+        if is_refused:
+            rig.pump.failed(LogUnavailable("broken"))
+        rig.sync()
+        assert len(ask.answer.partitions) == 3
+        if not is_refused:
+            assert rig.first.shown.late == {TopicPartition(TOPIC, 2)}
+
+    @rule("K56", "K72")
+    def test_so_is_a_creation(self):
+        rig, ask = GroupRig(), Ask()
+        rig.join("later", TOPIC, group="other")
+        rig.store.hold()
+        rig.pump.create_topic(ask, "later", TopicOptions(), False)
+        rig.store.sync()
+        assert ask.pending
+        rig.sync()
+        assert len(ask.answer.partitions) == 1
