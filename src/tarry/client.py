@@ -7,7 +7,7 @@ Not here: what a log does (`brokers`), what a consumer does (`consumer`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
@@ -444,11 +444,13 @@ def _identity(name: str | None, group: str | None, member: str | None, commit: A
 def _reads(
     topics: tuple[str, ...], partitions: Partitions | None, identity: abc.ConsumerIdentity, start: Start
 ) -> Reads:
-    names = tuple(dict.fromkeys(check_topic(topic) for topic in topics))
+    names = tuple(dict.fromkeys(_topic(topic) for topic in topics))
     if partitions is None:
         if not names:
             raise ConfigError("consumer() needs a topic, for example client.consumer('orders', name='billing')")
         return Reads(names, (), identity, start)
+    if not isinstance(partitions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+        raise ConfigTypeError(f"partitions={partitions!r} is a {type(partitions).__name__}; it takes a list")
     if not partitions:
         raise ConfigError("partitions=[] names no partition; leave it out to read all of them")
     chosen = tuple(dict.fromkeys(_partition(names, partition) for partition in partitions))
@@ -458,6 +460,12 @@ def _reads(
             f"partitions= names none of topic {', '.join(map(repr, unread))}; leave the topic out or name some"
         )
     return Reads((), chosen, identity, start)
+
+
+def _topic(name: Any) -> str:
+    if isinstance(name, (list, tuple)):
+        raise ConfigTypeError(f"consumer({name!r}): name the topics one by one, as in consumer(*topics)")
+    return check_topic(name)
 
 
 def _partition(topics: tuple[str, ...], partition: TopicPartition | int) -> TopicPartition:

@@ -77,7 +77,16 @@ def _unknown_option(name: str, option: str, value: object) -> str:
             f"{option}={value!r}: there is no option {option!r}; a consumer waits at the log instead of "
             "asking again and again: use max_wait and min_count (of PollOptions, or of poll())"
         )
-    return f"{name} has no option {option!r}"
+    return f"{name} has no option {option!r}{_place_of(name, option)}"
+
+
+def _place_of(name: str, option: str) -> str:
+    """Where an option is given that stands elsewhere."""
+    if name == ConsumerOptions.__name__ and option in PollOptions.model_fields:
+        return "; it belongs to poll=PollOptions(...), or to poll()"
+    if name in (ConsumerOptions.__name__, ProducerOptions.__name__) and option in LogOptions.model_fields:
+        return "; it belongs to tarry.connect(...)"
+    return ""
 
 
 def _is_poll_interval(option: str) -> bool:

@@ -316,6 +316,21 @@ def test_what_only_looks_like_a_poll_interval_is_an_unknown_option():
         make(ConsumerOptions, interval=5)
 
 
+@pytest.mark.parametrize(
+    ("options", "option", "place"),
+    [
+        (ConsumerOptions, "max_wait", r"; it belongs to poll=PollOptions\(\.\.\.\), or to poll\(\)"),
+        (ConsumerOptions, "session_timeout", r"; it belongs to tarry\.connect\(\.\.\.\)"),
+        (ProducerOptions, "durability", r"; it belongs to tarry\.connect\(\.\.\.\)"),
+        (ProducerOptions, "min_count", ""),
+        (TopicOptions, "durability", ""),
+    ],
+)
+def test_an_option_that_stands_elsewhere_is_sent_there(options: type[Options], option: str, place: str):
+    with pytest.raises(ConfigError, match=rf"^{options.__name__} has no option '{option}'{place}$"):
+        make(options, **{option: 5})
+
+
 HOUR, DAY, GIB = 3600, 86_400, 1024**3
 RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
     (PollOptions, "count", "1 to 10,000", (0, 10_001)),

@@ -32,9 +32,18 @@ class Gap(NamedTuple):
 
     def error(self) -> OffsetOutOfRange:
         """What a reader is told who does not want to go on by itself."""
+        return self._error(f"{self}; on_gap='fail' stops the partition there")
+
+    def refusal(self) -> OffsetOutOfRange:
+        """What is said to a seek into it: the reader is where it was."""
+        return self._error(
+            f"{self.partition}: messages {self.begin} to {self.log_start - 1} were removed by retention; on_gap='fail' "
+            "refuses to pass over them, and nothing has moved"
+        )
+
+    def _error(self, what: str) -> OffsetOutOfRange:
         return OffsetOutOfRange(
-            f"{self}; on_gap='fail' stops the partition there: seek to {self.log_start}, the oldest message that is "
-            "left, or elsewhere",
+            f"{what}: seek to {self.log_start}, the oldest message that is left, or elsewhere",
             asked=self.begin,
             log_start=self.log_start,
             log_end=self.log_end,

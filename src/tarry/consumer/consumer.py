@@ -904,7 +904,7 @@ class Consumer(Generic[T]):
         resolved = await self._standing.session.resolve(owned, start)
         gap = gap_at(owned, resolved)
         if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
-            raise gap.error()
+            raise gap.refusal()
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
@@ -967,8 +967,9 @@ class Consumer(Generic[T]):
             self._fetches.put_first(rest)
 
     def _all_owned(self, partitions: TopicPartition | int | Iterable[TopicPartition | int]) -> list[TopicPartition]:
-        named = [partitions] if isinstance(partitions, (int, TopicPartition)) else partitions
-        return [self._owned(partition) for partition in named]
+        if isinstance(partitions, (TopicPartition, str)) or not isinstance(partitions, Iterable):
+            return [self._owned(partitions)]
+        return [self._owned(partition) for partition in partitions]
 
     def _began(self, partition: TopicPartition, position: Position) -> None:
         start = self._reads.start
@@ -1216,6 +1217,10 @@ class Consumer(Generic[T]):
         """The partition meant: with one topic, a plain int names one of it."""
         if self._state in (State.NEW, State.FAILED):
             self._not_started()
+        if not isinstance(partition, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            raise ConfigTypeError(
+                f"a partition is an int or a TopicPartition, not {type(partition).__name__} ({partition!r})"
+            )
         if isinstance(partition, int):
             topics = self._topics.wanted
             if len(topics) != 1:

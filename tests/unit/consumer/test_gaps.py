@@ -194,7 +194,7 @@ class TestFailing:
         async with behind() as rig:
             async with rig.consumer(start=Start.first(on_gap="fail")) as consumer:
                 assert offsets(await take(consumer, 3)) == [400, 401, 402]
-                with pytest.raises(OffsetOutOfRange, match="10 to 399"):
+                with pytest.raises(OffsetOutOfRange, match=r"10 to 399 .* nothing has moved: seek to 400"):
                     await consumer.seek(0, 10)
                 assert offsets(await take(consumer, 1)) == [403]
             async with rig.consumer(start=Start.first()) as consumer:

@@ -157,6 +157,13 @@ class TestBuilding:
         with pytest.raises(InvalidName):
             client.consumer(T, group="billing", member="a\nb")
 
+    def test_a_list_in_the_place_of_topics_or_a_number_in_that_of_a_list_is_named(self) -> None:
+        make: Any = tarry.connect("memory:").consumer
+        with pytest.raises(ConfigTypeError, match=r"one by one, as in consumer\(\*topics\)"):
+            make(["orders", "cups"])
+        with pytest.raises(ConfigTypeError, match="partitions=3 is a int; it takes a list"):
+            make(T, partitions=3)
+
 
 class TestEntering:
     @rule("C15")

@@ -173,6 +173,16 @@ async def test_a_pause_needs_a_cause_and_partitions_of_ours(cause: Any) -> None:
         assert consumer.paused == {}
 
 
+@pytest.mark.parametrize("given", ["t", ["t"], None, 1.5, [P0, None], ("t", 0)])
+@virtual()
+async def test_what_names_no_partition_is_refused_as_that(given: Any) -> None:
+    async with opened() as rig, rig.consumer() as consumer:
+        for call in partial(consumer.pause, cause="full"), consumer.resume:
+            with pytest.raises(ConfigTypeError, match="a partition is an int or a TopicPartition, not "):
+                call(given)
+        assert consumer.paused == {}
+
+
 @rule("K48", "C27")
 @MODES
 @virtual(seeds=2)
