@@ -48,6 +48,10 @@ CAUSE_TEXT = 200
 """So much of what an encoder said is shown in our error; the whole of it is its `__cause__`."""
 
 
+LOOK_S = 1.0
+"""Seconds after which sends go by the partitions they know, when the log does not say how many there are."""
+
+
 class Outgoing(NamedTuple, Generic[T]):
     """One message for `send_many`; a bare value stands for one without key."""
 
@@ -195,7 +199,8 @@ class Producer(Generic[T]):
             if not self._is_to_look(info, messages):
                 return info
             began = anyio.current_time()
-            with suppress(TarryError):  # the send that follows says what is wrong, if it is still so
+            # Whatever comes of it: the send that follows says what is wrong, if it is still so.
+            with suppress(TarryError), anyio.move_on_after(LOOK_S):
                 info = self._info = await self._broker.describe_topic(self._topic)
             self._looked_at = began
             return info

@@ -103,3 +103,17 @@ async def test_a_look_that_is_cancelled_is_made_by_the_next_send() -> None:
             await producer.send(b"v")
         receipts = await producer.send_many([Outgoing(b"v", key=key) for key in KEYS])
         assert [receipt.partition for receipt in receipts] == [partition_of(key, 5) for key in KEYS]
+
+
+@rule("K56")
+@virtual()
+async def test_a_log_that_is_silent_about_it_holds_no_send_up_for_long() -> None:
+    async with opened(2) as rig, rig.client.producer(T, refresh_interval=5.0) as producer:
+        rig.script.every("describe_topic", do=delay(60.0))
+        await anyio.sleep(6)
+        with anyio.fail_after(1.1):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(producer.send, b"v")
+        with anyio.fail_after(0.1):
+            await producer.send(b"v")
