@@ -612,7 +612,8 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
-                self._fetches.doubted(partition, plan)
+                if not self._stopped.is_stopped(partition):  # stopped while it was out: no other waits for it
+                    self._fetches.doubted(partition, plan)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 from tarry.config import AutoCommit, PollOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConfigError, DataError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.testing import delay, refuse
+from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message, RecordBatch, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
@@ -285,3 +286,21 @@ async def test_a_topic_with_fewer_partitions_than_before_leaves_those_stopped() 
         assert offsets(found) == [0, 1]
         await anyio.sleep(2)
         assert [partition.partition for partition in consumer.health().stopped] == [1]
+
+
+@rule("K57", "C110")
+@virtual(seeds=2)
+async def test_a_deleted_topic_whose_committing_fetch_got_lost_holds_up_no_other() -> None:
+    async with opened({"a": 1, "b": 1}) as rig, anyio.create_task_group() as tasks:
+        await rig.fill(A0, 10)
+        async with rig.consumer("a", "b", commit=AutoCommit.on_poll()) as consumer:
+            rig.script.on("poll", nth=1, do=lose_reply(after=2.0))
+            reading = start(tasks, partial(items, consumer, 4, patience=30.0))
+            await anyio.sleep(0.5)
+            await rig.log.delete_topic("a")
+            await anyio.sleep(5.0)
+            await rig.fill(B0, 3)
+            await anyio.sleep(30.0)
+            assert reading.outcome == "returned"
+            told = [item for item in reading.result if isinstance(item, TarryError)]
+            assert [type(error) for error in told] == [TopicNotFound]
