@@ -304,3 +304,22 @@ async def test_a_deleted_topic_whose_committing_fetch_got_lost_holds_up_no_other
             assert reading.outcome == "returned"
             told = [item for item in reading.result if isinstance(item, TarryError)]
             assert [type(error) for error in told] == [TopicNotFound]
+
+
+@rule("K56", "K57")
+@virtual(seeds=2)
+async def test_topics_are_followed_while_the_leader_of_a_stopped_partition_is_away() -> None:
+    async with opened({"a": 1, "b": 1}) as rig:
+        await rig.append(A0, b"x")
+        async with rig.client.consumer("a", "b", value_type=int) as consumer:
+            with pytest.raises(DataError):
+                await anext(consumer)
+            rig.script.every(
+                "resolve", do=refuse(LogUnavailable("away")), where=lambda call: call.arguments["partition"] == A0
+            )
+            await rig.client.grow_topic("b", 2)
+            await anyio.sleep(1.0)
+            await rig.client.grow_topic("b", 3)
+            await rig.fill(TopicPartition("b", 2), 1)
+            with anyio.fail_after(3):
+                assert (await anext(consumer)).partition == 2
