@@ -476,6 +476,7 @@ class Worker:
                 await self._put_back(partition)
             except TarryError as error:
                 self._report_refusal(error, refusals)
+                self._end_asked()
                 if not may_pass(error):
                     self._fetches.leave(partition)
                 await self._pause("fetching", refusals.pause())
@@ -728,9 +729,7 @@ class Worker:
         if not is_lasting(error):
             for partition in partitions:
                 self._fetches.drained(partition)
-            demand = self._fetches.demand
-            if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
-                demand.over = True
+            self._end_asked()
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
             return None
@@ -739,6 +738,13 @@ class Worker:
         if self._is_same(order.targets[0].partition, order.epochs[0]):
             self._count_lasting(order.targets[0].partition, error)
         return True
+
+    def _end_asked(self) -> None:
+        """A `poll` is over: the log was asked up to the end of its wait, and says no."""
+        demand = self._fetches.demand
+        if demand is not None and demand.asked:
+            demand.over = True
+            self._arrived()
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
