@@ -452,7 +452,8 @@ class Consumer(Generic[T]):
         while self._state is State.OPEN:
             self._worker.raise_pending()
             in_doubt = self._standing.is_in_doubt()
-            if not in_doubt and (demand.over or self._fetches.enough(demand) or self._is_interrupted):
+            is_all = demand.over or (self._fetches.messages > 0 and self._worker.is_dead_end)  # that there will be
+            if not in_doubt and (is_all or self._fetches.enough(demand) or self._is_interrupted):
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
@@ -485,6 +486,8 @@ class Consumer(Generic[T]):
             return Batch(segments, "count", read)
         if is_enough:
             return Batch(segments, "bytes" if is_whole else "error", read)
+        if self._worker.is_dead_end and not demand.over:
+            return Batch(segments, "error", read)
         return Batch(segments, "wait" if demand.over else "rebalance", read)
 
     def _room(self, demand: Demand) -> tuple[int, int]:

@@ -327,13 +327,18 @@ class Worker:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
+    @property
+    def is_dead_end(self) -> bool:
+        """Every partition is lastingly refused: nothing is expected to come."""
+        return self._stopped.dead_end(self._positions) is not None
+
     async def left_dead_end(self) -> bool:
         """Where every partition is lastingly refused each read says so, instead of waiting (C91, K52).
 
         Returns:
             False when there is no dead end; True when there was one and the reader has to look again.
         """
-        if self._stopped.dead_end(self._positions) is None:
+        if not self.is_dead_end:
             return False
         self._fetches.is_tried = True
         self._bell.ring("fetching")

@@ -323,3 +323,21 @@ async def test_topics_are_followed_while_the_leader_of_a_stopped_partition_is_aw
             await rig.fill(TopicPartition("b", 2), 1)
             with anyio.fail_after(3):
                 assert (await anext(consumer)).partition == 2
+
+
+@rule("C6", "C91", "K57")
+@pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.disabled()])
+@virtual(seeds=2)
+async def test_a_poll_at_a_dead_end_gives_out_the_few_that_there_are(commit: AutoCommit) -> None:
+    async with opened({"a": 1}) as rig:
+        await rig.fill(A0, 4)
+        async with rig.consumer("a", commit=commit) as consumer:
+            await take(consumer, 1)
+            await rig.log.delete_topic("a")
+            await anyio.sleep(1.0)
+            with pytest.raises(TopicNotFound):
+                await consumer.poll(min_count=10, max_wait=5.0)
+            batch = await consumer.poll(min_count=10, max_wait=5.0)
+            assert (offsets(batch), batch.reason) == ([1, 2, 3], "error")
+            with pytest.raises(TopicNotFound):
+                await consumer.poll(min_count=10, max_wait=5.0)
