@@ -175,6 +175,7 @@ class Worker:
         self._postponed: dict[TopicPartition, int] = {}
         self._direct: Wait | None = None
         self._committing: Committing | None = None
+        self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
@@ -272,6 +273,7 @@ class Worker:
         for partition in partitions:
             self._stopped.succeeded(partition)
             self._gaps.forget(partition)
+            self._unread.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
@@ -288,11 +290,14 @@ class Worker:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self._stopping.succeeded(partition)
         self._gaps.forget(partition)
+        self._unread.pop(partition, None)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
         self._stopping.halt(partition, error)
+        if self._commits is not None:
+            self._unread[partition] = None
         self._void(partition)
 
     def gone(self, partition: TopicPartition) -> None:
@@ -312,6 +317,7 @@ class Worker:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
         self._gaps.forget(partition)
+        self._unread.pop(partition, None)
         self._errors.pop(partition, None)
         self._probe(partition)
 
@@ -475,7 +481,7 @@ class Worker:
     async def _put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
-        while (partition := self._fetches.stranded(self._positions.holds)) is not None:
+        while (partition := self._next_stranded()) is not None:
             place = self._positions[partition]
             try:
                 await self._put_back(partition)
@@ -483,13 +489,19 @@ class Worker:
                 self._report_refusal(error, refusals)
                 self._end_asked()
                 if not may_pass(error):
+                    self._unread.pop(partition, None)
                     self._fetches.leave(partition)
                 await self._pause("fetching", refusals.pause())
                 continue
             refusals.reset()
+            self._unread.pop(partition, None)
             again = self._fetches.strand(partition, self._positions.holds)
             if again is not None and self._positions.get(partition) is place:
                 self._positions.fetch_again(partition, again)
+
+    def _next_stranded(self) -> TopicPartition | None:
+        """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
+        return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)

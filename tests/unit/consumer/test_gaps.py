@@ -184,6 +184,8 @@ class TestFailing:
                 await rig.fill(P0, 1000, size=100)
                 with anyio.fail_after(2), pytest.raises(OffsetOutOfRange, match="100 to 499"):
                     await consumer.poll()
+                await anyio.sleep(1.0)
+                assert rig.stored(P0) == 99, "nor lost with a hard kill"
                 report = await consumer.shutdown()
                 assert report.committed == {P0: 99}
             assert rig.stored(P0) == 99
