@@ -393,25 +393,31 @@ class Worker:
         return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
 
     async def _resolve_all(self, unresolved: Sequence[TopicPartition], *, is_refused: bool) -> TarryError | None:
-        """One round, 16 at a time, until one is refused; why the first of those was.
+        """One round, 16 at a time, for each leader until one is refused; why the first of those was.
 
-        What is refused waits for the next round, at its end, and starves nobody. While the log refuses, a round begins
-        with a single question, so that a log that is away is not asked for each partition.
+        What is refused waits for the next round, at its end, and starves nobody; a leader that is away holds up those
+        of no other. While the log refuses, a round begins with a single question to each, so that a log that is away is
+        not asked for each partition.
         """
         failures: dict[TopicPartition, TarryError] = {}
+        refusing: dict[str | None, None] = {}
 
         async def resolve(partition: TopicPartition) -> None:
-            if failures:
+            leader = self._routes.leader(partition)
+            if leader in refusing:
                 return
             refusal = await self._resolve(partition)
             if refusal is None:
                 self._postponed.pop(partition, None)
             else:
                 failures[partition] = refusal
+                refusing.update({leader: None, self._routes.leader(partition): None})  # it may be known by now
                 self._postponed[partition] = max(self._postponed.values(), default=0) + 1
 
         order = sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0))
-        first, rest = (order[:1], order[1:]) if is_refused else ([], order)
+        firsts = {self._routes.leader(partition): partition for partition in reversed(order)}
+        first = dict.fromkeys(reversed(firsts.values())) if is_refused else {}
+        rest = [partition for partition in order if partition not in first]
         for each in first, rest:
             await side_by_side(resolve, each, LOOKUPS_MAX)
         return next((failures[partition] for partition in order if partition in failures), None)
