@@ -905,6 +905,7 @@ class Consumer(Generic[T]):
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
         resolved = await self._standing.session.resolve(owned, start)
+        self._owned(owned)  # again: it may have been lost meanwhile
         gap = gap_at(owned, resolved)
         if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
             raise gap.error()
@@ -912,6 +913,7 @@ class Consumer(Generic[T]):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
             await self._storing.find(owned)  # nobody will, once there is a position
+            self._owned(owned)
         self._note()
         self._drop_in_hand(owned)
         self._positions.seek(owned, resolved.position, resolved.history)
