@@ -504,6 +504,7 @@ class Worker:
             again = self._fetches.strand(partition, self._positions.holds)
             if again is not None and self._positions.get(partition) is place:
                 self._positions.fetch_again(partition, again)
+                self._gaps.forget(partition)  # it is met again, from there on
 
     def _next_stranded(self) -> TopicPartition | None:
         """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
