@@ -57,8 +57,8 @@ REPR_BYTES = 40
 
 Header = tuple[str, bytes]
 Reason = Literal["count", "bytes", "wait", "drain", "rebalance", "error"]
-"""Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed, or a message
-behind these does not decode, which the next read raises."""
+"""Why a poll returned: enough messages, byte limit reached, time over, shutting down, assignment changed, or what is
+behind these cannot be read, which the next read raises."""
 
 
 def position_after(offset: Offset) -> Position:

@@ -452,7 +452,8 @@ class Consumer(Generic[T]):
         while self._state is State.OPEN:
             self._worker.raise_pending()
             in_doubt = self._standing.is_in_doubt()
-            if not in_doubt and (demand.over or self._fetches.enough(demand) or self._is_interrupted):
+            is_all = demand.over or (self._fetches.messages > 0 and self._worker.is_dead_end)  # that there will be
+            if not in_doubt and (is_all or self._fetches.enough(demand) or self._is_interrupted):
                 if self._typed is None or not self._typed.decode_ahead(self._fetches.preview(*self._room(demand))):
                     return self._cut(demand)
                 await anyio.lowlevel.checkpoint()
@@ -485,6 +486,8 @@ class Consumer(Generic[T]):
             return Batch(segments, "count", read)
         if is_enough:
             return Batch(segments, "bytes" if is_whole else "error", read)
+        if self._worker.is_dead_end and not demand.over:
+            return Batch(segments, "error", read)
         return Batch(segments, "wait" if demand.over else "rebalance", read)
 
     def _room(self, demand: Demand) -> tuple[int, int]:
@@ -902,6 +905,7 @@ class Consumer(Generic[T]):
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
         resolved = await self._standing.session.resolve(owned, start)
+        self._owned(owned)  # again: it may have been lost meanwhile
         gap = gap_at(owned, resolved)
         if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
             raise gap.refusal()
@@ -909,6 +913,7 @@ class Consumer(Generic[T]):
             self._commits.forget(owned)
         if self._reads.identity.name is not None and not self._commits[owned].is_known:
             await self._storing.find(owned)  # nobody will, once there is a position
+            self._owned(owned)
         self._note()
         self._drop_in_hand(owned)
         self._positions.seek(owned, resolved.position, resolved.history)

@@ -205,12 +205,22 @@ class Membership:
         return True
 
     async def _find_out(self) -> None:
-        """Ask the log whether the session stands."""
+        """Ask the log whether the session stands, until it says; the reader is told when that takes long."""
         session, stands = self._standing.session, True
-        try:
-            await insist(partial(session.release, ()), again=may_pass)
-        except FencedError:
-            stands = False  # a member is told by `changed`, too: then everything is lost
+        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
+        while session is self._standing.session:
+            try:
+                await session.release(())
+                break
+            except FencedError:
+                stands = False  # a member is told by `changed`, too: then everything is lost
+                break
+            except TarryError as error:
+                if not may_pass(error):
+                    raise
+                if refusals.note(anyio.current_time()).is_overdue:
+                    self._worker.tell(error)
+            await anyio.sleep(refusals.pause())
         if session is self._standing.session and stands == self.is_member:
             self._settle()
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from tarry import abc
 from tarry._runtime.bridge import loop_now
+from tarry.errors import LogUnavailable
 
 if TYPE_CHECKING:
-    from tarry import abc
     from tarry._core.lease import Lease
 
 
@@ -50,9 +51,19 @@ class Standing:
             self.session.touch()
 
     async def sure(self) -> None:
-        """Wait until the session is not in doubt; no time when it is not."""
-        while self.is_in_doubt():
-            await self._settled.wait()
+        """Wait until the session is not in doubt; no time when it is not.
+
+        Raises:
+            LogUnavailable: the log has not said it for as long as a request may take.
+        """
+        if not self.is_in_doubt():
+            return
+        try:
+            with anyio.fail_after(abc.REQUEST_GRACE):
+                while self.is_in_doubt():
+                    await self._settled.wait()
+        except TimeoutError as error:
+            raise LogUnavailable("the log does not say whether this member still stands; nothing was stored") from error
 
     async def doubted(self, within_s: float) -> None:
         """For who keeps the session: wait until somebody is in doubt, at most so long."""

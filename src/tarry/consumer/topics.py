@@ -20,6 +20,7 @@ from tarry import abc
 from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
+from tarry.consumer.routing import LOOKUPS_MAX, side_by_side
 from tarry.consumer.standing import Standing
 from tarry.consumer.worker import Worker
 from tarry.errors import TarryError
@@ -81,29 +82,39 @@ class Following:
         """Follow until cancelled."""
         self._worker = worker
         backoff = Backoff(random=self._random)
-        while True:
-            version = self._apply()
-            await self._find_recreated()
-            try:
-                await self._standing.session.changed(version)
-            except TarryError as error:
-                if not may_pass(error):
-                    raise
-                await anyio.sleep(backoff.next())
-            else:
-                backoff.reset()
+        looking = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                version = self._apply()
+                looking.cancel()
+                looking = anyio.CancelScope()
+                tasks.start_soon(self._find_recreated, looking)  # beside: it lasts while the leader of one is away
+                try:
+                    await self._standing.session.changed(version)
+                except TarryError as error:
+                    if not may_pass(error):
+                        raise
+                    await anyio.sleep(backoff.next())
+                else:
+                    backoff.reset()
 
-    async def _find_recreated(self) -> None:
+    async def _find_recreated(self, scope: anyio.CancelScope) -> None:
         """A topic may have gone and come before anybody saw it gone; of what is not read nobody else would find out."""
-        for partition in [at for at in self._positions if at not in self._gone and self._worker.is_held_back(at)]:
-            look_up = partial(self._standing.session.resolve, partition, Start.first())
+
+        async def look_up(partition: TopicPartition) -> None:
+            resolve = partial(self._standing.session.resolve, partition, Start.first())
             try:
-                found = await insist(look_up, again=may_pass)
+                found = await insist(resolve, again=may_pass)
             except TarryError:
-                continue  # as lastingly as it was refused before; the next change of a topic tells more
+                return  # as lastingly as it was refused before; the next change of a topic tells more
             place = self._positions.get(partition)
-            if place is not None and place.history not in (None, found.history):
+            is_other = place is not None and place.history not in (None, found.history)
+            if is_other and not scope.cancel_called:  # there is newer news then
                 self._worker.back(partition)
+
+        with scope:
+            unread = [at for at in self._positions if at not in self._gone and self._worker.is_held_back(at)]
+            await side_by_side(look_up, unread, LOOKUPS_MAX)
 
     def _apply(self) -> int:
         """Bring what is held to what the newest assignment says; returns its version."""

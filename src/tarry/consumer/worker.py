@@ -175,6 +175,7 @@ class Worker:
         self._postponed: dict[TopicPartition, int] = {}
         self._direct: Wait | None = None
         self._committing: Committing | None = None
+        self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
@@ -272,6 +273,7 @@ class Worker:
         for partition in partitions:
             self._stopped.succeeded(partition)
             self._gaps.forget(partition)
+            self._unread.pop(partition, None)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
@@ -288,11 +290,14 @@ class Worker:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self._stopping.succeeded(partition)
         self._gaps.forget(partition)
+        self._unread.pop(partition, None)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
         self._stopping.halt(partition, error)
+        if self._commits is not None:
+            self._unread[partition] = None
         self._void(partition)
 
     def gone(self, partition: TopicPartition) -> None:
@@ -312,6 +317,7 @@ class Worker:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
         self._gaps.forget(partition)
+        self._unread.pop(partition, None)
         self._errors.pop(partition, None)
         self._probe(partition)
 
@@ -327,13 +333,18 @@ class Worker:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
+    @property
+    def is_dead_end(self) -> bool:
+        """Every partition is lastingly refused: nothing is expected to come."""
+        return self._stopped.dead_end(self._positions) is not None
+
     async def left_dead_end(self) -> bool:
         """Where every partition is lastingly refused each read says so, instead of waiting (C91, K52).
 
         Returns:
             False when there is no dead end; True when there was one and the reader has to look again.
         """
-        if self._stopped.dead_end(self._positions) is None:
+        if not self.is_dead_end:
             return False
         self._fetches.is_tried = True
         self._bell.ring("fetching")
@@ -382,25 +393,31 @@ class Worker:
         return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
 
     async def _resolve_all(self, unresolved: Sequence[TopicPartition], *, is_refused: bool) -> TarryError | None:
-        """One round, 16 at a time, until one is refused; why the first of those was.
+        """One round, 16 at a time, for each leader until one is refused; why the first of those was.
 
-        What is refused waits for the next round, at its end, and starves nobody. While the log refuses, a round begins
-        with a single question, so that a log that is away is not asked for each partition.
+        What is refused waits for the next round, at its end, and starves nobody; a leader that is away holds up those
+        of no other. While the log refuses, a round begins with a single question to each, so that a log that is away is
+        not asked for each partition.
         """
         failures: dict[TopicPartition, TarryError] = {}
+        refusing: dict[str | None, None] = {}
 
         async def resolve(partition: TopicPartition) -> None:
-            if failures:
+            leader = self._routes.leader(partition)
+            if leader in refusing:
                 return
             refusal = await self._resolve(partition)
             if refusal is None:
                 self._postponed.pop(partition, None)
             else:
                 failures[partition] = refusal
+                refusing.update({leader: None, self._routes.leader(partition): None})  # it may be known by now
                 self._postponed[partition] = max(self._postponed.values(), default=0) + 1
 
         order = sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0))
-        first, rest = (order[:1], order[1:]) if is_refused else ([], order)
+        firsts = {self._routes.leader(partition): partition for partition in reversed(order)}
+        first = dict.fromkeys(reversed(firsts.values())) if is_refused else {}
+        rest = [partition for partition in order if partition not in first]
         for each in first, rest:
             await side_by_side(resolve, each, LOOKUPS_MAX)
         return next((failures[partition] for partition in order if partition in failures), None)
@@ -470,20 +487,28 @@ class Worker:
     async def _put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
         refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
-        while (partition := self._fetches.stranded(self._positions.holds)) is not None:
+        while (partition := self._next_stranded()) is not None:
             place = self._positions[partition]
             try:
                 await self._put_back(partition)
             except TarryError as error:
                 self._report_refusal(error, refusals)
+                self._end_asked()
                 if not may_pass(error):
+                    self._unread.pop(partition, None)
                     self._fetches.leave(partition)
                 await self._pause("fetching", refusals.pause())
                 continue
             refusals.reset()
+            self._unread.pop(partition, None)
             again = self._fetches.strand(partition, self._positions.holds)
             if again is not None and self._positions.get(partition) is place:
                 self._positions.fetch_again(partition, again)
+                self._gaps.forget(partition)  # it is met again, from there on
+
+    def _next_stranded(self) -> TopicPartition | None:
+        """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
+        return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
@@ -612,7 +637,8 @@ class Worker:
             place = self._positions.get(partition)
             if not is_settled and place is not None and place.ownership == ownership:
                 self._commits.unsettled(partition)
-                self._fetches.doubted(partition, plan)
+                if not self._stopped.is_stopped(partition):  # stopped while it was out: no other waits for it
+                    self._fetches.doubted(partition, plan)
             out.landed.set()
 
     def _settle_commit(self, reply: abc.PollReply) -> None:
@@ -727,9 +753,7 @@ class Worker:
         if not is_lasting(error):
             for partition in partitions:
                 self._fetches.drained(partition)
-            demand = self._fetches.demand
-            if demand is not None and demand.asked:  # the log was asked up to the end of the wait, and says no
-                demand.over = True
+            self._end_asked()
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             self.kick()
             return None
@@ -738,6 +762,13 @@ class Worker:
         if self._is_same(order.targets[0].partition, order.epochs[0]):
             self._count_lasting(order.targets[0].partition, error)
         return True
+
+    def _end_asked(self) -> None:
+        """A `poll` is over: the log was asked up to the end of its wait, and says no."""
+        demand = self._fetches.demand
+        if demand is not None and demand.asked:
+            demand.over = True
+            self._arrived()
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals

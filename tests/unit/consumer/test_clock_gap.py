@@ -10,8 +10,8 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import StaleAssignment
-from tarry.testing import block, delay, hold
+from tarry.errors import LogUnavailable, StaleAssignment
+from tarry.testing import block, delay, hold, refuse
 from tarry.types import Message
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, Rig, offsets, opened, owns, start, take, take_all
@@ -104,6 +104,25 @@ class TestBeforeTheLogHasSaid:
                 await anyio.sleep(0.01)
                 assert storing.outcome == "returned"
                 assert rig.group_stored(P0) == 3
+
+    @rule("K18", "C91")
+    @virtual(seeds=2)
+    async def test_who_waits_hears_of_it_when_it_says_nothing_for_long(self) -> None:
+        async with opened(1, session_timeout=1.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 20)
+            away = rig.script.every("release", do=refuse(LogUnavailable("away")))
+            async with rig.member(**CASE) as consumer:
+                (message,) = await take(consumer, 1)
+                block_and_stand(consumer, 3.0)
+                storing = start(tasks, partial(consumer.store_offset, message))
+                await anyio.sleep(15.0)
+                assert isinstance(storing.error, LogUnavailable)
+                assert rig.calls("store_offset") == []
+                with anyio.fail_after(5), pytest.raises(LogUnavailable, match="away"):
+                    await anext(consumer)
+                rig.script.remove(away)
+                await anyio.sleep(5.0)
+                await consumer.store_offset(message)
 
     @rule("K18", "C24")
     @virtual(seeds=2)

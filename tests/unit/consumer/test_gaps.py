@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,11 +14,11 @@ import pytest
 from tarry import abc
 from tarry.config import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigError, OffsetOutOfRange
+from tarry.errors import ConfigError, OffsetOutOfRange, TarryError
 from tarry.testing import Call, delay
 from tarry.types import Batch, Offset, Position, Start
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, Rig, T, answer, items, offsets, opened, take, take_all
+from tests.unit.consumer.rig import P0, P1, Rig, T, answer, items, offsets, opened, start, take, take_all
 from tests.virtual import virtual
 
 FAIL = Start.next(on_gap="fail")
@@ -184,9 +185,43 @@ class TestFailing:
                 await rig.fill(P0, 1000, size=100)
                 with anyio.fail_after(2), pytest.raises(OffsetOutOfRange, match="100 to 499"):
                     await consumer.poll()
+                await anyio.sleep(1.0)
+                assert rig.stored(P0) == 99, "nor lost with a hard kill"
                 report = await consumer.shutdown()
                 assert report.committed == {P0: 99}
             assert rig.stored(P0) == 99
+
+    @rule("K09", "K48")
+    @virtual(seeds=2)
+    async def test_a_pause_in_front_of_it_leaves_nothing_out_of_its_bounds(self) -> None:
+        """What was in front of the gap was brought back and dropped for the pause; by now it is gone as well."""
+        async with opened({}) as rig, anyio.create_task_group() as tasks:
+            await rig.client.create_topic(T, 2, retention_bytes=ROOM)
+            await rig.fill(P0, 50, size=100)
+            told: list[TarryError] = []
+
+            async def read(consumer: Consumer) -> None:
+                assert offsets(await take(consumer, 1)) == [0]
+                await rig.fill(P0, 1000, size=100)
+                try:
+                    await consumer.poll(count=500, min_count=500, max_wait=5.0)
+                except OffsetOutOfRange as error:
+                    told.append(error)
+                await consumer.poll(max_wait=5.0)
+
+            poll = PollOptions(count=8)
+            async with rig.consumer(start=FAIL, commit=AutoCommit.on_poll(), poll=poll) as consumer:
+                reading = start(tasks, partial(read, consumer))
+                await anyio.sleep(0.5)
+                assert bounds(rig) == [(8, 449)]
+                consumer.pause(0, cause="full")
+                await anyio.sleep(6.0)
+                assert told == []
+                consumer.resume(0)
+                await anyio.sleep(1.0)
+                assert isinstance(reading.error, OffsetOutOfRange)
+                assert reading.error.asked == 1
+                assert bounds(rig) == [(8, 449), (1, 449)]
 
     @rule("K09")
     @virtual()

@@ -522,3 +522,19 @@ class TestMoving:
                 offsets = [offset for partition, offset in found if partition == number]
                 assert offsets == list(range(len(offsets)))
             assert len(rig.calls("wait_ready", "poll", "route")) < 12_000
+
+
+@rule("C85", "C91")
+@virtual(seeds=2)
+async def test_starts_at_a_leader_that_is_away_hold_up_those_of_no_other() -> None:
+    async with opened(61, 2) as rig:
+        for number in range(60):
+            rig.leaders.move(P(number), 0)
+        rig.leaders.move(P(60), 1)
+        rig.leaders.go(0)
+        await rig.append(60)
+        async with rig.consumer() as consumer:
+            with anyio.fail_after(30):  # two rounds
+                assert await next_of(consumer) == (60, 0)
+            await anyio.sleep(60)
+            assert len(rig.calls("stored_offset")) <= 16 + 1 + 15, "one round, then a question at a time"

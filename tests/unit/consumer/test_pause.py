@@ -278,3 +278,20 @@ async def test_a_committing_fetch_of_unknown_fate_is_brought_back_too() -> None:
             await anyio.sleep(5.0)
             assert of(reading.result, 0) == list(range(10))
             assert of(reading.result[4:8], 1) == list(range(4))
+
+
+@rule("K48", "C91")
+@virtual(seeds=2)
+async def test_a_poll_ends_in_time_while_it_cannot_be_brought_back() -> None:
+    async with opened(2) as rig:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
+            await take(consumer, 3)
+            refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+            consumer.pause(0, cause="full")
+            await rig.fill(P1, 4)
+            with anyio.fail_after(5.0):
+                batch = await consumer.poll(max_wait=1.0)
+            assert (len(batch), batch.reason) == (0, "wait")
+            assert len(rig.calls("store_offset")) <= 20
+            rig.script.remove(refused)

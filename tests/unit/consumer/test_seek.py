@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ from tarry.errors import ConfigError, ConfigTypeError, LogUnavailable, OffsetOut
 from tarry.testing import delay, refuse
 from tarry.types import EPOCH
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, Rig, offsets, opened, places, settled, start, take, take_all
+from tests.unit.consumer.rig import P0, P1, Rig, offsets, opened, owns, places, settled, start, take, take_all
 from tests.virtual import virtual
 
 BASE = datetime(2015, 6, 1, tzinfo=UTC)
@@ -337,3 +338,16 @@ class TestSeek:
             await rig.fill(P0, 2)
             await consumer.seek(0, Start.first())
             assert offsets(await take_all(consumer)) == [0, 1]
+
+
+@rule("C22", "C33")
+@virtual(seeds=2)
+async def test_a_seek_whose_partition_is_lost_meanwhile_says_so() -> None:
+    async with opened(2) as rig, anyio.create_task_group() as tasks, rig.member() as first:
+        await first.ready()
+        rig.script.every("resolve", do=delay(3.0))
+        seeks = {at: start(tasks, partial(first.seek, at, 0)) for at in (P0, P1)}
+        async with rig.member() as second:
+            (moved,) = await owns(second, 1)
+            await anyio.sleep(5.0)
+            assert isinstance(seeks[moved].error, StaleAssignment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 from tarry.config import AutoCommit, PollOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConfigError, DataError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.testing import delay, refuse
+from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message, RecordBatch, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
@@ -285,3 +286,58 @@ async def test_a_topic_with_fewer_partitions_than_before_leaves_those_stopped() 
         assert offsets(found) == [0, 1]
         await anyio.sleep(2)
         assert [partition.partition for partition in consumer.health().stopped] == [1]
+
+
+@rule("K57", "C110")
+@virtual(seeds=2)
+async def test_a_deleted_topic_whose_committing_fetch_got_lost_holds_up_no_other() -> None:
+    async with opened({"a": 1, "b": 1}) as rig, anyio.create_task_group() as tasks:
+        await rig.fill(A0, 10)
+        async with rig.consumer("a", "b", commit=AutoCommit.on_poll()) as consumer:
+            rig.script.on("poll", nth=1, do=lose_reply(after=2.0))
+            reading = start(tasks, partial(items, consumer, 4, patience=30.0))
+            await anyio.sleep(0.5)
+            await rig.log.delete_topic("a")
+            await anyio.sleep(5.0)
+            await rig.fill(B0, 3)
+            await anyio.sleep(30.0)
+            assert reading.outcome == "returned"
+            told = [item for item in reading.result if isinstance(item, TarryError)]
+            assert [type(error) for error in told] == [TopicNotFound]
+
+
+@rule("K56", "K57")
+@virtual(seeds=2)
+async def test_topics_are_followed_while_the_leader_of_a_stopped_partition_is_away() -> None:
+    async with opened({"a": 1, "b": 1}) as rig:
+        await rig.append(A0, b"x")
+        async with rig.client.consumer("a", "b", value_type=int) as consumer:
+            with pytest.raises(DataError):
+                await anext(consumer)
+            rig.script.every(
+                "resolve", do=refuse(LogUnavailable("away")), where=lambda call: call.arguments["partition"] == A0
+            )
+            await rig.client.grow_topic("b", 2)
+            await anyio.sleep(1.0)
+            await rig.client.grow_topic("b", 3)
+            await rig.fill(TopicPartition("b", 2), 1)
+            with anyio.fail_after(3):
+                assert (await anext(consumer)).partition == 2
+
+
+@rule("C6", "C91", "K57")
+@pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.disabled()])
+@virtual(seeds=2)
+async def test_a_poll_at_a_dead_end_gives_out_the_few_that_there_are(commit: AutoCommit) -> None:
+    async with opened({"a": 1}) as rig:
+        await rig.fill(A0, 4)
+        async with rig.consumer("a", commit=commit) as consumer:
+            await take(consumer, 1)
+            await rig.log.delete_topic("a")
+            await anyio.sleep(1.0)
+            with pytest.raises(TopicNotFound):
+                await consumer.poll(min_count=10, max_wait=5.0)
+            batch = await consumer.poll(min_count=10, max_wait=5.0)
+            assert (offsets(batch), batch.reason) == ([1, 2, 3], "error")
+            with pytest.raises(TopicNotFound):
+                await consumer.poll(min_count=10, max_wait=5.0)

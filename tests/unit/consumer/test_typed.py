@@ -461,3 +461,19 @@ async def test_a_list_that_is_decoded_in_parts_is_stored_with_its_last_message()
             await take(consumer, 1)
             await anyio.sleep(1.0)
             assert rig.stored(P0) == count - 1
+
+
+@rule("K01")
+@virtual(seeds=2)
+async def test_what_was_committed_behind_a_bad_message_is_brought_back_before_the_next_batch() -> None:
+    """Or a hard kill, however much later, would skip it and what follows it."""
+    async with opened(2) as rig:
+        await rig.append(P0, b"1", b"2", b"x", b"4", b"5")
+        async with rig.typed(int, commit=AutoCommit.on_poll()) as consumer:
+            found = await items(consumer, 3)
+            assert [type(item) for item in found] == [Message, Message, UndecodableMessage]
+            await rig.fill(P1, 3)
+            assert places(await take(consumer, 1)) == [(1, 0)]
+            assert (rig.stored(P0), rig.stored(P1)) == (1, 2)
+            await consumer.seek(P0, 3)
+            assert sorted(places(await take(consumer, 4))) == [(0, 3), (0, 4), (1, 1), (1, 2)]
