@@ -30,8 +30,9 @@ help:
 demo: $(STAMPS)/demo
 	$(VENV)/bin/tarry demo $(ARGS)
 
+# One of the three processes only waits for the simulated histories, which run in processes of their own.
 test: $(STAMPS)/test
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses=3 --dist=loadfile $(ARGS)
 
 # One target per checker, so that `make -k lint` shows what all of them say. The layer test is part of the suite too.
 lint: lint-ruff lint-format lint-pyright lint-mypy lint-layers

@@ -20,6 +20,7 @@ CHUNKS: list[tuple[Backend, int]] = [
     (backend, first) for backend, count in SEEDS.items() for first in range(0, count, CHUNK)
 ]
 BEGUN = pytest.StashKey["Begun"]()
+IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
 
 
 class Begun:
@@ -34,14 +35,14 @@ class Begun:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These come last: by then most of their work is done."""
-    items.sort(key=_is_simulated)
+    """In one process they come last: by then most of their work is done. Of several one waits for them from the start."""
+    items.sort(key=_is_simulated, reverse=IS_ONE_OF_SEVERAL)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin, if anybody is going to wait for it."""
+    """Begin, if anybody is going to wait for it; of several processes that is not known before."""
     is_wanted = any("begun" in getattr(item, "fixturenames", ()) for item in session.items)
-    if is_wanted and not session.config.option.collectonly:
+    if is_wanted and not session.config.option.collectonly and not IS_ONE_OF_SEVERAL:
         session.config.stash[BEGUN] = Begun()
 
 
@@ -54,7 +55,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def begun(request: pytest.FixtureRequest) -> Begun:
-    """What was begun with the session."""
+    """What was begun with the session, or is now."""
+    if BEGUN not in request.config.stash:
+        request.config.stash[BEGUN] = Begun()
     return request.config.stash[BEGUN]
 
 
