@@ -35,7 +35,7 @@ class Begun:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In one process they come last: by then most of their work is done. Of several one waits for them from the start."""
+    """In one process they come last, when most of their work is done; of several, one waits from the start."""
     items.sort(key=_is_simulated, reverse=IS_ONE_OF_SEVERAL)
 
 
