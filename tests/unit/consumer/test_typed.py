@@ -19,7 +19,7 @@ from tarry import AutoCommit, Batch, ConfigTypeError, Consumer, DataError, Messa
 from tarry.consumer.typed import PART_MESSAGES
 from tarry.testing import delay
 from tarry.types import RecordBatch, TopicPartition
-from tests.marks import rule
+from tests.marks import named, rule
 from tests.unit.consumer.rig import P0, P1, Rig, items, offsets, opened, places, start, take
 from tests.virtual import virtual
 
@@ -112,7 +112,7 @@ class TestValues:
     @pytest.mark.parametrize(
         "value_type",
         [None, 3, "int", b"x", json, lambda: 3, {}, [int], Model(n=1), Record(n=1), Upper, list[Record]],
-        ids=str,
+        ids=named,
     )
     @virtual()
     async def test_what_is_no_type_is_refused(self, value_type: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from tarry import ConfigTypeError, MessageTooLarge, Outgoing, Producer, Start, UnencodableValue
-from tests.marks import rule
+from tests.marks import named, rule
 from tests.unit.consumer.rig import P0, Rig, opened, take
 from tests.virtual import virtual
 
@@ -112,7 +112,7 @@ async def test_an_encoder_gets_no_call_for_none_but_one_for_an_empty_value() -> 
             "of type str, is none of value_type (TypeError: the encoder returned str instead of bytes)",
         ),
     ],
-    ids=str,
+    ids=named,
 )
 @virtual()
 async def test_what_does_not_encode_is_refused_before_anything_is_sent(
