@@ -1,8 +1,8 @@
 """The marks by which tests say what they prove.
 
-Here are `rule` and the names of parameters. Not here: which rules exist (tests/rules.toml) and whether each has a test (tests/tools/trace.py). In a
-module that also uses hypothesis state machines, whose decorator is called `rule` as well, import this one as `proves`:
-`from tests.marks import rule as proves`.
+Here are `rule` and the names of parameters. Not here: which rules exist (tests/rules.toml) and whether each has a test
+(tests/tools/trace.py). In a module that also uses hypothesis state machines, whose decorator is called `rule` as well,
+import this one as `proves`: `from tests.marks import rule as proves`.
 """
 
 from __future__ import annotations
