@@ -172,7 +172,7 @@ class Membership:
         """Say that this member lives, whatever its application does; that one may take too long."""
         while True:
             now = anyio.current_time()
-            self._standing.session.touch()
+            self._standing.touch()
             if self._note_gap(now):
                 self._tasks.start_soon(self._find_out)
             if not self._lease.is_over(now):
@@ -277,7 +277,7 @@ class Membership:
             f"{self._name}: the group went on without this member (no sign of life within the log's session_timeout); "
             "its partitions may be somebody else's; joining again",
         )
-        self.is_member = False
+        self.is_member, self._standing.is_over = False, True
         self._name_what_was_dropped()
         self._leaving.clear()
         self._lose(list(self._positions))
@@ -294,8 +294,8 @@ class Membership:
                     self._worker.tell(error)
                 await anyio.sleep(refusals.pause())
             else:
-                self._standing.session.touch()
-                self.is_member = True
+                self.is_member, self._standing.is_over = True, False
+                self._standing.touch()
                 self._joined_at = anyio.current_time()
                 self._worker.rejoined()
                 self._settle()

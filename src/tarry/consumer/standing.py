@@ -27,11 +27,13 @@ class Standing:
     """A consumer's standing with the log; to be asked anew for each request.
 
     Args:
+        is_over: the log has ended the session, and another one is being opened.
         lease: set while somebody keeps the session and finds out where it stands; None: nobody does.
         now: monotonic seconds of this loop.
     """
 
     session: abc.Session
+    is_over: bool = False
     lease: Lease | None = None
     now: Callable[[], float] = field(default_factory=loop_now)  # anyio's costs twenty times as much
     _asked: anyio.Event = field(default_factory=anyio.Event)
@@ -48,6 +50,11 @@ class Standing:
         """Whoever reads is alive: it says so itself when that is due, for a body that leaves no time to others."""
         if self.lease is not None and self.lease.is_due(now := self.now()):
             self.lease.beat(now)
+            self.touch()
+
+    def touch(self) -> None:
+        """A sign of life, for a session that is not over: a log that forgot how it ended would keep it for ever."""
+        if not self.is_over:
             self.session.touch()
 
     async def sure(self) -> None:

@@ -19,6 +19,7 @@ from tarry.errors import (
     LogBusy,
     LogUnavailable,
     NotAccepted,
+    NotAMember,
     StaleAssignment,
     TopicNotFound,
 )
@@ -508,6 +509,29 @@ class TestEviction:
                 assert rig.reported("evicted")
                 assert first.assignment == frozenset()
                 await owns(first, 1)
+
+    @rule("C21", "C30")
+    @virtual()
+    async def test_who_joins_again_gives_no_sign_of_life_for_its_dead_session(self) -> None:
+        """A log that restarts may have forgotten an eviction; it would keep the dead member, and its static name."""
+        async with opened(1) as rig, rig.member(member="east", heartbeat_interval=0.1) as consumer:
+            await consumer.ready()
+            dead, touched = consumer._standing.session, 0
+
+            def touch() -> None:
+                nonlocal touched
+                touched += 1
+
+            vars(dead)["touch"] = touch
+            rig.script.every("changed", do=refuse(NotAMember("evicted")))
+            away = rig.script.every("open_session", do=refuse(LogUnavailable("away")))
+            await rig.log.grow_topic(T, 2)  # the news bring it
+            await anyio.sleep(1.0)
+            assert rig.reported("evicted")
+            before = touched
+            await anyio.sleep(5.0)
+            assert touched == before
+            rig.script.remove(away)
 
     @rule("C21", "C30")
     @virtual()
