@@ -124,8 +124,9 @@ class Following:
         self._positions.assign({**held, **assignment.owned})
         for partition in self._gone.intersection(assignment.owned):
             self._worker.back(partition)
-        self._gone = set(held).difference(assignment.owned)
-        for partition in self._gone:
+        gone = set(held).difference(assignment.owned)
+        for partition in sorted(gone - self._gone):
             self._worker.gone(partition)
+        self._gone = gone
         self._worker.kick()
         return assignment.version

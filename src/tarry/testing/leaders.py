@@ -78,10 +78,6 @@ class Leaders:
         """It answers nothing now."""
         return self.names[number] in self._away
 
-    def is_deaf(self, call: Call) -> bool:
-        """No answer will come to this request."""
-        return self._asked(call) in self._away
-
     async def serve(self, call: Call, carry_out: CarryOut) -> Any:
         """Carry out a request that has arrived, if its leader is there and leads what it names."""
         leader, partitions = self._asked(call), _named(call)

@@ -197,6 +197,18 @@ class TestDeletedAndCreatedAgain:
                 assert consumer.health().ok
 
     @rule("K57")
+    @virtual()
+    async def test_that_a_topic_has_gone_is_said_once(self, kind: str) -> None:
+        async with opened({"a": 1, "b": 1}) as rig, make(rig, kind)("a", "b", poll=QUICK) as consumer:
+            await consumer.ready()
+            await rig.log.delete_topic("a")
+            await anyio.sleep(2)
+            for partitions in 2, 3:
+                await rig.log.grow_topic("b", partitions)
+                await anyio.sleep(2)
+            assert len([each for each in rig.reported("partition_stopped") if each["partition"] == A0]) <= 1
+
+    @rule("K57")
     @virtual(seeds=2)
     async def test_what_was_stored_for_the_old_one_is_never_stored_for_the_new_one(self, kind: str) -> None:
         async with opened() as rig:
