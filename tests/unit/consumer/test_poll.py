@@ -347,8 +347,9 @@ class TestWhatItBrings:
             await rig.fill(P1, 50)
             found: list[tuple[int, int]] = []
             async with rig.consumer(poll=PollOptions(count=20)) as consumer:
-                while len(found) < 100:
-                    found += places(await take(consumer, min(3, 100 - len(found))))
+                while len(found) < 100 and anyio.current_time() < 60:
+                    with anyio.move_on_after(60):
+                        found += places(await take(consumer, min(3, 100 - len(found))))
                     found += places(await consumer.poll(count=min(7, max(100 - len(found), 1)), max_wait=0.0))
             for number in (0, 1):
                 assert [offset for part, offset in found if part == number] == list(range(50))
