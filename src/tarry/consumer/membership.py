@@ -297,7 +297,6 @@ class Membership:
                 self.is_member, self._standing.is_over = True, False
                 self._standing.touch()
                 self._joined_at = anyio.current_time()
-                self._worker.rejoined()
                 self._settle()
                 return
 

@@ -135,11 +135,6 @@ class Watching:
             if not self._fits(group, wait):
                 wait.scope.cancel()
 
-    def rejoined(self) -> None:
-        """There is a new session: what the old one was refused says nothing about it."""
-        for lane in self._lanes.values():
-            lane.refusals.reset()
-
     def withdraw(self, partitions: Sequence[TopicPartition]) -> None:
         """End the waits that name any of these."""
         for wait in self._waits.values():

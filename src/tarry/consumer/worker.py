@@ -243,12 +243,6 @@ class Worker:
         if direct is not None and not (direct.demand is self._fetches.demand and self._alone()):
             direct.scope.cancel()  # a second partition must not wait for the end of the first one's poll
 
-    def rejoined(self) -> None:
-        """There is a new session: what the old one was refused says nothing about it."""
-        for lane in self._lanes.values():
-            lane.refusals.reset()
-        self._watching.rejoined()
-
     def taken(self) -> None:
         """Something was taken out of the read-ahead: there may be room for the next fetch."""
         self._bell.ring("fetching")
