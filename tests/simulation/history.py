@@ -15,20 +15,9 @@ import anyio
 
 from tarry.abc import FetchTarget, PollReply, Ready, StoreOffset
 from tarry.testing import Call, FaultKind
-from tarry.types import ShutdownReport, TopicPartition
+from tarry.types import CommitMode, ShutdownReport, TopicPartition
 
-Mode = Literal[
-    "disabled",
-    "finished",
-    "interval",
-    "on_poll",
-    "each_message",
-    "each_batch",
-    "every_nth",
-    "after_each",
-    "after_nth",
-    "after_head",
-]
+Mode = CommitMode
 EVENTS_MAX = 20_000
 
 
@@ -52,7 +41,6 @@ class Run:
     `partitions` are those of a standalone consumer, None for a member of a group. `count` is the most that one poll may
     bring; `drain_timeout` what a shutdown waits for the application, whose body takes its time when `is_slow`. With
     `period` a timer stores what was delivered, besides what the mode stores; `n` is that of the mode.
-    `failed`: what a handler failed on, and has not come again.
     """
 
     member: str
@@ -66,7 +54,6 @@ class Run:
     period: float | None = None
     n: int | None = None
     has_failed: bool = False
-    failed: list[Span] = field(default_factory=list[Span])
     hand: list[Span] = field(default_factory=list[Span])
     closing_at: float | None = None
     is_closed: bool = False

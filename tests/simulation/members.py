@@ -394,7 +394,6 @@ class Member:
                 Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
             )
             run.hand.append(Span(partition, offsets[0], offsets[-1], ownership))
-            run.failed = [span for span in run.failed if span.partition != partition]
         if run.hand:
             self.took.set()
             self.took = anyio.Event()
@@ -405,7 +404,7 @@ class Member:
             return
         now, spans, run.hand = anyio.current_time(), run.hand, []
         if run.has_failed:
-            run.has_failed, run.failed = False, spans
+            run.has_failed = False
             return
         is_late = run.closing_at is not None and now >= run.closing_at + run.drain_timeout
         self._history.add(Finished(now, run, spans, is_late))

@@ -136,7 +136,11 @@ class Membership:
         self._leaving: dict[TopicPartition, None] = {}
         self._rejoins = Backoff(random=random)
         self._joined_at = -inf
-        self.is_member = True
+
+    @property
+    def is_member(self) -> bool:
+        """The log counts it in; False from an eviction until it has joined again."""
+        return not self._standing.is_over
 
     def begin(self) -> None:
         """Hold what the session came with."""
@@ -277,7 +281,7 @@ class Membership:
             f"{self._name}: the group went on without this member (no sign of life within the log's session_timeout); "
             "its partitions may be somebody else's; joining again",
         )
-        self.is_member, self._standing.is_over = False, True
+        self._standing.is_over = True
         self._name_what_was_dropped()
         self._leaving.clear()
         self._lose(list(self._positions))
@@ -294,7 +298,7 @@ class Membership:
                     self._worker.tell(error)
                 await anyio.sleep(refusals.pause())
             else:
-                self.is_member, self._standing.is_over = True, False
+                self._standing.is_over = False
                 self._standing.touch()
                 self._joined_at = anyio.current_time()
                 self._settle()

@@ -175,6 +175,7 @@ class Worker:
         self._postponed: dict[TopicPartition, int] = {}
         self._direct: Wait | None = None
         self._committing: Committing | None = None
+        self._putting_back = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
         self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
@@ -266,8 +267,7 @@ class Worker:
         """Partitions are not held any more; what was fetched of them and is `kept` is delivered all the same (C36)."""
         for partition in partitions:
             self._stopped.succeeded(partition)
-            self._gaps.forget(partition)
-            self._unread.pop(partition, None)
+            self._begin_anew(partition)
             self._errors.pop(partition, None)
             self._postponed.pop(partition, None)
             self._fetches.bring_back(partition)
@@ -283,8 +283,7 @@ class Worker:
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
         self._stopping.succeeded(partition)
-        self._gaps.forget(partition)
-        self._unread.pop(partition, None)
+        self._begin_anew(partition)
         self._void(partition)
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
@@ -310,10 +309,14 @@ class Worker:
     def back(self, partition: TopicPartition) -> None:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
-        self._gaps.forget(partition)
-        self._unread.pop(partition, None)
+        self._begin_anew(partition)
         self._errors.pop(partition, None)
         self._probe(partition)
+
+    def _begin_anew(self, partition: TopicPartition) -> None:
+        """No gap in front of it and nothing dropped behind it holds it back any more."""
+        self._gaps.forget(partition)
+        self._unread.pop(partition, None)
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
@@ -480,20 +483,19 @@ class Worker:
 
     async def _put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
-        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
         while (partition := self._next_stranded()) is not None:
             place = self._positions[partition]
             try:
                 await self._put_back(partition)
             except TarryError as error:
-                self._report_refusal(error, refusals)
+                self._report_refusal(error, self._putting_back)
                 self._end_asked()
                 if not may_pass(error):
                     self._unread.pop(partition, None)
                     self._fetches.leave(partition)
-                await self._pause("fetching", refusals.pause())
+                await self._pause("fetching", self._putting_back.pause())
                 continue
-            refusals.reset()
+            self._putting_back.reset()
             self._unread.pop(partition, None)
             again = self._fetches.strand(partition, self._positions.holds)
             if again is not None and self._positions.get(partition) is place:

@@ -32,10 +32,9 @@ from tarry._runtime.bridge import Call as PumpCall
 from tarry._runtime.bridge import Port, inline
 from tarry._runtime.driver import Driver
 from tarry.brokers.local.broker import GroupSession, LocalBroker, LocalSession
-from tarry.brokers.local.coordinator import Seat
 from tarry.brokers.local.host import make_pump
+from tarry.brokers.local.probes import Member
 from tarry.brokers.local.pump import Pump
-from tarry.brokers.local.standings import Standing
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import own
 from tarry.client import Client
@@ -510,10 +509,10 @@ class FaultSession(ScriptedSession):
         """The log was started again: go on there."""
         if isinstance(self.wrapped, GroupSession):
             self._lost = LogUnavailable("the log was started again and does not answer yet")
-            make = partial(_group_session, pump, port)
+            make = partial(_session, GroupSession, pump, port)
             pump.groups.resume(_Reply(partial(self._resumed, make)), self._identity, self.wrapped.id)
         else:
-            make = partial(_standalone_session, pump, port)
+            make = partial(_session, LocalSession, pump, port)
             pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads)
 
     def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
@@ -535,12 +534,8 @@ class _Reply:
         self.take(answer)
 
 
-def _group_session(pump: Pump, port: Port, seat: Seat, _: object) -> LocalSession:
-    return GroupSession(pump, port, seat, _nothing)
-
-
-def _standalone_session(pump: Pump, port: Port, standing: Standing, _: object) -> LocalSession:
-    return LocalSession(pump, port, standing, _nothing)
+def _session(kind: Callable[..., LocalSession], pump: Pump, port: Port, member: Member, _: object) -> LocalSession:
+    return kind(pump, port, member, _nothing)
 
 
 def _nothing(_: object) -> None:

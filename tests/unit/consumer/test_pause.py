@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from tarry.errors import ConfigTypeError, FeatureUnavailable, NotAccepted
 from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, P2, offsets, opened, owns, settled, start, take
+from tests.unit.consumer.rig import P0, P1, P2, Rig, offsets, opened, owns, settled, start, take
 from tests.virtual import virtual
 
 MODES = pytest.mark.parametrize(
@@ -26,6 +28,16 @@ POLL = PollOptions(count=25)
 def of(messages: list[Message], number: int) -> list[int]:
     """The offsets of one partition, in the order in which they came."""
     return [message.offset for message in messages if message.partition == number]
+
+
+@asynccontextmanager
+async def five_behind_the_hand() -> AsyncGenerator[tuple[Rig, Consumer]]:
+    """Commit-on-poll: of ten messages eight were fetched, and so committed; the third is in hand."""
+    async with opened(2) as rig:
+        await rig.fill(P0, 10)
+        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
+            await take(consumer, 3)
+            yield rig, consumer
 
 
 async def read_some(consumer: Consumer, until: int) -> list[Message]:
@@ -207,58 +219,49 @@ async def test_a_partition_that_goes_on_before_it_has_a_position_is_not_fetched_
 @virtual(seeds=2)
 async def test_what_was_committed_of_a_paused_partition_is_brought_back_before_the_next_batch() -> None:
     """Or a hard kill would lose both."""
-    async with opened(2) as rig:
-        await rig.fill(P0, 10)
-        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
-            await take(consumer, 3)
-            assert rig.stored(P0) == 7
-            consumer.pause(0, cause="full")
-            await rig.fill(P1, 4)
-            assert (await anext(consumer)).topic_partition == P1
-            assert rig.stored(P0) in (1, 2)
-            assert rig.stored(P1) == 3
-            late = [call.operation for call in rig.script.calls if call.operation in ("poll", "store_offset")]
-            assert late == ["poll", "store_offset", "poll"]
-            consumer.resume(0)
-            rest = await take(consumer, 10)
-            assert of(rest, 0) == list(range(3, 10))
+    async with five_behind_the_hand() as (rig, consumer):
+        assert rig.stored(P0) == 7
+        consumer.pause(0, cause="full")
+        await rig.fill(P1, 4)
+        assert (await anext(consumer)).topic_partition == P1
+        assert rig.stored(P0) in (1, 2)
+        assert rig.stored(P1) == 3
+        late = [call.operation for call in rig.script.calls if call.operation in ("poll", "store_offset")]
+        assert late == ["poll", "store_offset", "poll"]
+        consumer.resume(0)
+        rest = await take(consumer, 10)
+        assert of(rest, 0) == list(range(3, 10))
 
 
 @rule("K01", "K48", "C91")
 @virtual(seeds=2)
 async def test_while_it_cannot_be_brought_back_nothing_more_is_committed() -> None:
-    async with opened(2) as rig:
-        await rig.fill(P0, 10)
-        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
-            await take(consumer, 3)
-            refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
-            consumer.pause(0, cause="full")
-            await rig.fill(P1, 4)
-            with anyio.move_on_after(2.0):
-                await anext(consumer)
-                pytest.fail("a second batch was committed")
-            assert rig.stored(P1) is None
-            assert 3 <= len(rig.calls("store_offset")) <= 40
-            rig.script.remove(refused)
-            assert (await anext(consumer)).topic_partition == P1
-            assert rig.stored(P0) == 2
+    async with five_behind_the_hand() as (rig, consumer):
+        refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+        consumer.pause(0, cause="full")
+        await rig.fill(P1, 4)
+        with anyio.move_on_after(2.0):
+            await anext(consumer)
+            pytest.fail("a second batch was committed")
+        assert rig.stored(P1) is None
+        assert 3 <= len(rig.calls("store_offset")) <= 40
+        rig.script.remove(refused)
+        assert (await anext(consumer)).topic_partition == P1
+        assert rig.stored(P0) == 2
 
 
 @rule("K48")
 @virtual(seeds=2)
 async def test_what_can_never_be_brought_back_stays_and_the_reader_is_told() -> None:
-    async with opened(2) as rig:
-        await rig.fill(P0, 10)
-        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
-            await take(consumer, 3)
-            rig.script.on("store_offset", do=refuse(FeatureUnavailable("read only")))
-            consumer.pause(0, cause="full")
-            await rig.fill(P1, 4)
-            with pytest.raises(FeatureUnavailable):
-                await anext(consumer)
-            assert (await anext(consumer)).topic_partition == P1
-            consumer.resume(0)
-            assert of(await take(consumer, 10), 0) == list(range(3, 10))
+    async with five_behind_the_hand() as (rig, consumer):
+        rig.script.on("store_offset", do=refuse(FeatureUnavailable("read only")))
+        consumer.pause(0, cause="full")
+        await rig.fill(P1, 4)
+        with pytest.raises(FeatureUnavailable):
+            await anext(consumer)
+        assert (await anext(consumer)).topic_partition == P1
+        consumer.resume(0)
+        assert of(await take(consumer, 10), 0) == list(range(3, 10))
 
 
 @rule("K48", "C61")
@@ -283,15 +286,12 @@ async def test_a_committing_fetch_of_unknown_fate_is_brought_back_too() -> None:
 @rule("K48", "C91")
 @virtual(seeds=2)
 async def test_a_poll_ends_in_time_while_it_cannot_be_brought_back() -> None:
-    async with opened(2) as rig:
-        await rig.fill(P0, 10)
-        async with rig.consumer(commit=AutoCommit.on_poll(), poll=PollOptions(count=8)) as consumer:
-            await take(consumer, 3)
-            refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
-            consumer.pause(0, cause="full")
-            await rig.fill(P1, 4)
-            with anyio.fail_after(5.0):
-                batch = await consumer.poll(max_wait=1.0)
-            assert (len(batch), batch.reason) == (0, "wait")
-            assert len(rig.calls("store_offset")) <= 20
-            rig.script.remove(refused)
+    async with five_behind_the_hand() as (rig, consumer):
+        refused = rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+        consumer.pause(0, cause="full")
+        await rig.fill(P1, 4)
+        with anyio.fail_after(5.0):
+            batch = await consumer.poll(max_wait=1.0)
+        assert (len(batch), batch.reason) == (0, "wait")
+        assert len(rig.calls("store_offset")) <= 20
+        rig.script.remove(refused)

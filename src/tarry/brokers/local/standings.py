@@ -2,7 +2,8 @@
 
 A session names whole topics and single partitions. Topics that are missing are left out until they are created;
 partitions of a topic that was deleted go, those that a topic gains come. What changed is found out by looking again, so
-nobody has to be told of anything twice, and a session that was dropped without leaving is known to nobody.
+nobody has to be told of anything twice. Of a session that was dropped without leaving only its parked `changed` is
+known, until the topic changes.
 
 Synchronous and callback style, like the pump. Not here: groups (`coordinator`), requests for messages (`polls`).
 """
