@@ -197,6 +197,24 @@ class PollReply:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchChange:
+    """How the targets of a readiness wait differ from those of the one before it on the same watch.
+
+    Args:
+        watch: tells apart what a session watches; never used again for another one.
+        version: 0 for the first wait of a watch, then 1 more with each. A log that has not seen the one before, or that
+            does not remember it, goes by the targets.
+        named: targets that were not named before, or stand elsewhere now; all of them at an explicit position.
+        dropped: partitions that are not named any more.
+    """
+
+    watch: int
+    version: int
+    named: tuple[FetchTarget, ...]
+    dropped: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """One target of a readiness wait that has something to read: messages there, and bytes as far as they are known."""
 
@@ -269,11 +287,15 @@ class Session(Protocol):
         min_count: int = 1,
         min_bytes: int | None = None,
         max_wait: float,
+        change: WatchChange | None = None,
     ) -> Sequence[Ready]:
         """Wait until the targets together have `min_count` messages or `min_bytes` bytes to read (S52, design 4.2).
 
         Moves no messages. Answers the targets that have something, empty ones left out; at the end of the wait
         whatever there is. Targets whose partition or history is gone count as ready, so that a poll reports it.
+
+        `change` says how `targets` differ from those of the wait before, so that a log which remembers that one looks
+        at nothing else. It may be left out, or not be looked at: `targets` are always all that is waited for.
         """
         ...
 

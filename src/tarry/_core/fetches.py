@@ -27,7 +27,7 @@ what it asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
@@ -111,6 +111,7 @@ class Fetches:
         self._flying: dict[TopicPartition, Plan] = {}
         self._in_doubt: dict[TopicPartition, Doubt] = {}
         self._aside: dict[TopicPartition, _Aside] = {}
+        self._touched: dict[TopicPartition, None] = {}
         self.demand: Demand | None = None
         self.is_awaited = False
         self.is_tried = False
@@ -123,19 +124,27 @@ class Fetches:
         """Messages are known to be at the log."""
         if partition not in self._aside:
             self._ready.setdefault(partition)
+            self._touched[partition] = None
 
     def drained(self, partition: TopicPartition) -> None:
         """Everything there was has been fetched."""
         self._ready.pop(partition, None)
+        self._touched[partition] = None
 
     @property
     def busy(self) -> bool:
         """A fetch is out, or could be started: more is on its way."""
         return bool(self._flying or self._ready)
 
-    def idle(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those about which nothing is known and nothing is asked: they have to be watched (C73)."""
-        return [partition for partition in partitions if partition not in self._ready and partition not in self._flying]
+    def is_idle(self, partition: TopicPartition) -> bool:
+        """Nothing is known about it and nothing is asked: it has to be watched (C73)."""
+        return partition not in self._ready and partition not in self._flying
+
+    def touched(self) -> list[TopicPartition]:
+        """Which partitions may have become idle, or not, or idle elsewhere, since this was last asked."""
+        touched = list(self._touched)
+        self._touched.clear()
+        return touched
 
     @property
     def flights(self) -> list[Plan]:
@@ -234,13 +243,14 @@ class Fetches:
     def started(self, plan: Plan) -> None:
         """A fetch is out."""
         for partition in plan.partitions:
-            self._ready.pop(partition, None)
+            self.drained(partition)
             self._flying[partition] = plan
 
     def landed(self, partitions: Sequence[TopicPartition]) -> None:
         """The fetch is back, whatever it brought; the partitions are idle until `ready` is said."""
         for partition in partitions:
             self._flying.pop(partition, None)
+            self._touched[partition] = None
 
     def _room(self) -> tuple[int, int]:
         messages_max, bytes_max = self._messages_max, self._bytes_max
@@ -264,7 +274,7 @@ class Fetches:
         if partition in self._aside:
             return
         self._aside[partition] = _Aside(self._pull(partition), self._in_doubt.get(partition))
-        self._ready.pop(partition, None)
+        self.drained(partition)
         self._in_doubt.pop(partition, None)
 
     def bring_back(self, partition: TopicPartition) -> None:
@@ -344,7 +354,7 @@ class Fetches:
                 self.put(segment)
         if partition in self._aside:
             self._aside[partition] = _Aside(deque(), in_doubt=None)
-        self._ready.pop(partition, None)
+        self.drained(partition)
         self._in_doubt.pop(partition, None)
 
     def buffers(self, partition: TopicPartition) -> bool:

@@ -17,10 +17,10 @@ class Bell:
     def __init__(self) -> None:
         self._listening: dict[anyio.Event, str] = {}
 
-    def ring(self, who: str | None = None) -> None:
-        """Wake everybody who listens now, or those of one kind."""
+    def ring(self, *who: str) -> None:
+        """Wake everybody who listens now, or those of some kinds."""
         for event, kind in self._listening.items():
-            if who is None or who == kind:
+            if not who or kind in who:
                 event.set()
 
     async def heard(self, who: str) -> None:

@@ -96,11 +96,12 @@ class _Observed(abc.Session):
         min_count: int = 1,
         min_bytes: int | None = None,
         max_wait: float,
+        change: abc.WatchChange | None = None,
     ) -> Sequence[abc.Ready]:
         self._traffic.waits += 1
         with self._traffic.request((target.partition for target in targets), max_wait):
             return await self._session.wait_ready(
-                leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait
+                leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait, change=change
             )
 
     async def poll(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import anyio
 
@@ -26,6 +27,7 @@ from tarry._core.stopped import is_lasting
 from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
 from tarry.consumer.standing import Standing
+from tarry.consumer.watch import Watch
 from tarry.errors import TarryError
 from tarry.types import TopicPartition
 
@@ -53,9 +55,8 @@ class Terms:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A deferred request that is out: what it names, for whom, how to end it. Replaced ones are told by identity."""
+    """A deferred request that is out: for whom, how to end it. Replaced ones are told by identity."""
 
-    partitions: frozenset[TopicPartition]
     demand: Demand | None
     terms: Terms
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -76,18 +77,18 @@ class Desk:
     Args:
         is_active: a partition may be read, has a position and a leader.
         is_alone: one partition is polled directly, and nobody is watched (C84).
-        targets: partitions as a request names them.
+        target: a partition as a request names it.
         refused: a request to the leader of a group was refused.
         arrived: whoever reads should look again.
-        changed: all loops should look again.
+        on: loops should look again.
     """
 
     is_active: Callable[[TopicPartition], bool]
     is_alone: Callable[[], bool]
-    targets: Callable[[Sequence[TopicPartition]], list[abc.FetchTarget]]
+    target: Callable[[TopicPartition], abc.FetchTarget]
     refused: Callable[[str, Iterable[TopicPartition], TarryError, Refusals], None]
     arrived: Callable[[], None]
-    changed: Callable[[], None]
+    on: Callable[[], None]
 
 
 class Watching:
@@ -112,6 +113,10 @@ class Watching:
         self._bell = bell
         self._random = random
         self._waits: dict[Group, Wait] = {}
+        self._watches: dict[Group, Watch] = {}
+        self._watch_of: dict[TopicPartition, Watch] = {}
+        self._is_touched = True
+        self._numbers = count()
         self._lanes: dict[str, Lane] = {}
         self._heard: dict[Group, Demand | None] = {}
 
@@ -129,6 +134,10 @@ class Watching:
                     await self._sit_out()
                 tasks.cancel_scope.cancel()
 
+    def touch(self) -> None:
+        """Any partition may be another one to watch now than it was."""
+        self._is_touched = True
+
     def look(self) -> None:
         """Something changed: waits that do not fit any more are withdrawn; the loops send new ones."""
         for group, wait in self._waits.items():
@@ -137,9 +146,33 @@ class Watching:
 
     def withdraw(self, partitions: Sequence[TopicPartition]) -> None:
         """End the waits that name any of these."""
-        for wait in self._waits.values():
-            if not wait.partitions.isdisjoint(partitions):
+        for group, wait in self._waits.items():
+            watch = self._watches.get(group)
+            if watch is None or any(map(watch.may_name, partitions)):
                 wait.scope.cancel()
+
+    # ------------------------------------------------------------------------------------------- what is watched
+
+    def _idle(self, group: Group) -> Watch | None:
+        """The idle partitions of a group; None: it is not among the groups any more.
+
+        Only those are looked at about which something is new (S53), unless anything may be.
+        """
+        if self._routes.groups != tuple(self._watches):
+            self._regroup()
+        changed = self._fetches.touched()
+        for partition in self._watch_of if self._is_touched else changed:
+            watch = self._watch_of.get(partition)
+            if watch is not None:
+                is_idle = self._fetches.is_idle(partition) and self._desk.is_active(partition)
+                watch.put(partition, self._desk.target(partition) if is_idle else None)
+        self._is_touched = False
+        return self._watches.get(group)
+
+    def _regroup(self) -> None:
+        self._watches = {group: Watch(next(self._numbers)) for group in self._routes.groups}
+        self._watch_of = {at: watch for group, watch in self._watches.items() for at in group.partitions}
+        self._is_touched = True
 
     # ------------------------------------------------------------------------------------------- the loops
 
@@ -163,46 +196,48 @@ class Watching:
             await self._bell.quiet_until("watching", lambda: self.no_later(lane.rests_until))
             idle, demand = self._idle(group), self._fetches.demand
             is_asked = demand is not None and (demand.asked or self._heard.get(group) is demand)
-            if not idle or is_asked or self._desk.is_alone():
+            if idle is None or not idle.targets or is_asked or self._desk.is_alone():
                 await self._bell.heard("watching")
             else:
                 await self._watch(group, idle, lane, pacing)
 
-    async def _watch(self, group: Group, idle: Sequence[TopicPartition], lane: Lane, pacing: Backoff) -> None:
+    async def _watch(self, group: Group, idle: Watch, lane: Lane, pacing: Backoff) -> None:
         demand = self._fetches.demand
         terms = self.terms(demand).part(len(self._routes.groups))
-        wait = self._waits[group] = Wait(frozenset(idle), demand, terms)
+        wait = self._waits[group] = Wait(demand, terms)
+        targets, change = idle.send()
         answer: Sequence[abc.Ready] | TarryError = ()
         began = anyio.current_time()
         try:
             with wait.scope:
-                answer = await self._ask(group, idle, terms)
+                answer = await self._ask(group, targets, change, terms)
         finally:
             del self._waits[group]
         if wait.scope.cancel_called or group not in self._routes.groups:
             return  # replaced: whatever it may have said does not count (C78)
         if isinstance(answer, TarryError):
-            self._refused(group, idle, answer, lane)
+            self._refused(group, [target.partition for target in targets], answer, lane)
         else:
             lane.refusals.reset()
             for item in answer:
                 self._fetches.ready(item.partition)
         self.answered(demand, group)
-        self._desk.changed()
+        self._desk.on()
         if not isinstance(answer, TarryError):
             until = anyio.current_time() + spacing(pacing, began, terms.max_wait, brought=bool(answer))
             await self._bell.quiet_until("watching", lambda: self.no_later(until))
 
     async def _ask(
-        self, group: Group, idle: Sequence[TopicPartition], terms: Terms
+        self, group: Group, targets: Sequence[abc.FetchTarget], change: abc.WatchChange, terms: Terms
     ) -> Sequence[abc.Ready] | TarryError:
         try:
             return await self._standing.session.wait_ready(
                 abc.Leader(group.leader),
-                self._desk.targets(idle),
+                targets,
                 min_count=terms.min_count,
                 min_bytes=terms.min_bytes,
                 max_wait=terms.max_wait,
+                change=change,
             )
         except TarryError as error:
             return error
@@ -217,16 +252,13 @@ class Watching:
 
     def _fits(self, group: Group, wait: Wait) -> bool:
         """Whether a running wait still watches everybody it should, for the demand there is, and not for too much."""
-        names_all = len(wait.partitions) == len(group.partitions)
-        if wait.demand is not self._fetches.demand or not (names_all or wait.partitions.issuperset(self._idle(group))):
+        idle = self._idle(group)
+        if idle is None:
+            return False  # the groups were made anew, perhaps none; the loop of this one is about to end (C77)
+        if wait.demand is not self._fetches.demand or idle.has_more:
             return False
-        if group not in self._routes.groups:
-            return False  # they were made anew, perhaps none; the loop of this one is about to end (C77)
         now = self.terms(wait.demand).part(len(self._routes.groups))
         return wait.terms.min_count <= now.min_count and (wait.terms.min_bytes or 0) <= (now.min_bytes or 0)
-
-    def _idle(self, group: Group) -> list[TopicPartition]:
-        return self._fetches.idle(filter(self._desk.is_active, group.partitions))
 
     # ------------------------------------------------------------------------------------------- demand
 
@@ -255,7 +287,7 @@ class Watching:
             return
         if anyio.current_time() >= demand.deadline:
             unheard = (group for group in self._routes.groups if self._heard.get(group) is not demand)
-            demand.asked = demand.asked or not any(self._idle(group) for group in unheard)
+            demand.asked = demand.asked or not any(idle.targets for group in unheard if (idle := self._idle(group)))
         if demand.asked and not self._fetches.busy:
             demand.over = True
             self._desk.arrived()

@@ -43,7 +43,7 @@ from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.routing import LOOKUPS_MAX, Routing, side_by_side
 from tarry.consumer.standing import Standing
 from tarry.consumer.stopping import Stopping
-from tarry.consumer.watching import Desk, Wait, Watching, spacing
+from tarry.consumer.watching import Desk, Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
     FencedError,
@@ -83,6 +83,15 @@ class Lane:
     refusals: Refusals
     pacing: Backoff = field(default_factory=Backoff)
     rests: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Direct:
+    """The deferred poll of the only partition that is out (C84), and for whom."""
+
+    partition: TopicPartition
+    demand: Demand | None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +172,7 @@ class Worker:
             standing,
             self._routes,
             fetches,
-            Desk(self._is_active, self._alone, self._targets, self._route_refused, arrived, self.kick),
+            Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._on),
             poll=poll,
             bell=self._bell,
             random=random,
@@ -173,7 +182,7 @@ class Worker:
         self._first_round = anyio.Event()
         self._finished = anyio.Event()
         self._postponed: dict[TopicPartition, int] = {}
-        self._direct: Wait | None = None
+        self._direct: Direct | None = None
         self._committing: Committing | None = None
         self._putting_back = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
         self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
@@ -237,8 +246,17 @@ class Worker:
             await out.landed.wait()
 
     def kick(self) -> None:
-        """Something changed: every loop looks again, and waits that no longer fit are replaced."""
+        """Something changed: every loop looks again, at all partitions, and waits that no longer fit are replaced."""
+        self._watching.touch()
         self._bell.ring()
+        self._look()
+
+    def _on(self) -> None:
+        """Fetches went on, or a `poll` came or went, and nothing else changed: what is to be done now?"""
+        self._bell.ring("fetching", "resting", "watching")
+        self._look()
+
+    def _look(self) -> None:
         self._watching.look()
         direct = self._direct
         if direct is not None and not (direct.demand is self._fetches.demand and self._alone()):
@@ -251,7 +269,7 @@ class Worker:
     def demand(self, demand: Demand | None) -> None:
         """A `poll` waits (or does not any more)."""
         self._fetches.demand = demand
-        self.kick()
+        self._on()
 
     def awaited(self) -> None:
         """A reader waits for a single message."""
@@ -359,7 +377,7 @@ class Worker:
     def _withdraw(self, partitions: Sequence[TopicPartition]) -> None:
         """End the deferred requests that name any of these; the loops send new ones."""
         self._watching.withdraw(partitions)
-        if self._direct is not None and not self._direct.partitions.isdisjoint(partitions):
+        if self._direct is not None and self._direct.partition in partitions:
             self._direct.scope.cancel()
 
     async def _pause(self, who: str, seconds: float) -> None:
@@ -479,7 +497,7 @@ class Worker:
     def _order(self, plan: Plan) -> Order:
         """A poll that goes out now."""
         self._fetches.started(plan)
-        return Order(plan, self._targets(plan.partitions), [self._positions[at].epoch for at in plan.partitions])
+        return Order(plan, [*map(self._target, plan.partitions)], [self._positions[at].epoch for at in plan.partitions])
 
     async def _put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
@@ -501,6 +519,7 @@ class Worker:
             if again is not None and self._positions.get(partition) is place:
                 self._positions.fetch_again(partition, again)
                 self._gaps.forget(partition)  # it is met again, from there on
+                self.kick()
 
     def _next_stranded(self) -> TopicPartition | None:
         """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
@@ -552,7 +571,7 @@ class Worker:
         (partition,), terms = self._active(), self._watching.terms(demand)
         lane, (count, max_bytes) = self._lane(partition), room
         plan = Plan((partition,), count, min(max_bytes, terms.min_bytes or max_bytes), self._routes.leader(partition))
-        direct = self._direct = Wait(frozenset(plan.partitions), demand, terms)
+        direct = self._direct = Direct(partition, demand)
         brought, began = None, anyio.current_time()
         with direct.scope:
             brought = await self._fetch(
@@ -604,7 +623,7 @@ class Worker:
             self._take(target, epoch)
         self._watching.settle()
         if not self._alone():
-            self.kick()  # idle partitions have to be watched, or resolved again
+            self._on()  # idle partitions have to be watched
         self._arrived()
         return any(target.runs for target in reply.targets)
 
@@ -703,6 +722,7 @@ class Worker:
         self._fetches.void(partition)
         self._renewed(partition)
         self._positions.reset(partition)
+        self.kick()
 
     def _meet(self, gap: Gap) -> bool:
         """Retention removed what was to be read next: say so once; whether reading goes on behind it (Q9, K09)."""
@@ -720,6 +740,7 @@ class Worker:
         if not goes_on:
             self._fetches.drained(gap.partition)
             self._withdraw([gap.partition])
+            self.kick()
         return goes_on
 
     # ------------------------------------------------------------------------------------------- targets
@@ -733,13 +754,10 @@ class Worker:
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
 
-    def _targets(self, partitions: Sequence[TopicPartition]) -> list[abc.FetchTarget]:
+    def _target(self, partition: TopicPartition) -> abc.FetchTarget:
         """Always the explicit position (C28)."""
-        places = [(partition, self._positions[partition]) for partition in partitions]
-        return [
-            abc.FetchTarget(partition, place.fetch_at or Position(0), place.ownership, place.history)
-            for partition, place in places
-        ]
+        place = self._positions[partition]
+        return abc.FetchTarget(partition, place.fetch_at or Position(0), place.ownership, place.history)
 
     # ------------------------------------------------------------------------------------------- refusals
 
@@ -751,7 +769,6 @@ class Worker:
                 self._fetches.drained(partition)
             self._end_asked()
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
-            self.kick()
             return None
         if waited or len(partitions) > 1:
             return await self._fetch_singly(order.plan, refusals)
@@ -773,6 +790,7 @@ class Worker:
         for partition in self._routes.refused(leader, partitions, error):
             self._fetches.drained(partition)
         self._report_refusal(error, refusals)
+        self.kick()
 
     def _unknown(self, partition: TopicPartition, error: TarryError) -> None:
         """Asking again is not expected to tell who leads it."""

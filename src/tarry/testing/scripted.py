@@ -35,6 +35,7 @@ from tarry.abc import (
     Resolved,
     Session,
     TargetReply,
+    WatchChange,
 )
 from tarry.config import TopicOptions
 from tarry.errors import OutcomeUnknown, TarryError, UsageError
@@ -479,6 +480,7 @@ class ScriptedSession(Session):
         min_count: int = 1,
         min_bytes: int | None = None,
         max_wait: float,
+        change: WatchChange | None = None,
     ) -> Sequence[Ready]:
         """See the port."""
         return await self._run(
@@ -489,6 +491,7 @@ class ScriptedSession(Session):
             min_count=min_count,
             min_bytes=min_bytes,
             max_wait=max_wait,
+            change=change,
         )
 
     async def poll(

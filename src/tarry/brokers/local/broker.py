@@ -14,7 +14,7 @@ import anyio
 from tarry import abc
 from tarry._runtime.bridge import Port
 from tarry.brokers.local.coordinator import Seat
-from tarry.brokers.local.probes import Limits
+from tarry.brokers.local.probes import Limits, WaitTerms
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.standings import Standing
 from tarry.config import TopicOptions
@@ -166,10 +166,12 @@ class LocalSession:
         min_count: int = 1,
         min_bytes: int | None = None,
         max_wait: float,
+        change: abc.WatchChange | None = None,
     ) -> Sequence[abc.Ready]:
         """See `abc.Session`."""
         with _given_up_after(max_wait):
-            answer = await self._port.ask(self._pump.wait_ready, self._member, targets, min_count, min_bytes, max_wait)
+            terms = WaitTerms(min_count, min_bytes, max_wait, change)
+            answer = await self._port.ask(self._pump.wait_ready, self._member, targets, terms)
         return cast("Sequence[abc.Ready]", answer)
 
     async def poll(

@@ -7,7 +7,7 @@ A committing poll reads like any other. What it would answer is validated once m
 store, and the answer follows when that is durable (S50). Until the store has it nothing is applied; from then on only
 the store knows, so whoever ends the request then says `OutcomeUnknown`.
 
-Not here: what one request is (`probes`), thresholds (`_core.waiters`), what a wait has gathered (`_core.readiness`).
+Not here: what one request is (`probes`), thresholds (`_core.waiters`), what readiness waits watch (`watches`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from collections.abc import Callable, Container, Sequence
 from functools import partial
 
 from tarry import abc
-from tarry._core.readiness import Gatherers, Wait
 from tarry._core.waiters import Full, Parked, Threshold, Waiters
 from tarry._wire.batch import RUN_OVERHEAD, reply_limit
-from tarry.brokers.local.probes import Fence, Limits, Member, Probe, Reply, Target
+from tarry.brokers.local.probes import Fence, Limits, Member, Probe, Reply, Target, WaitTerms
 from tarry.brokers.local.view import Partition, View, own
+from tarry.brokers.local.watches import Desk, Watches, void
 from tarry.config import COUNT_MAX
 from tarry.errors import (
     CapacityExceeded,
-    ConfigError,
     NotAccepted,
     OutcomeUnknown,
     StaleAssignment,
@@ -36,8 +35,6 @@ from tarry.types import Offset, Position, Start, StartKind, TopicPartition
 SWEEP_TARGETS = 64
 """Targets that the safety net looks at per second (S25 as overruled)."""
 SWEEP_PERIOD = 1.0
-NEVER = 1 << 62
-"""A threshold that no partition reaches: only a change of history or the deadline ends such an entry."""
 
 
 class Polls:
@@ -55,6 +52,7 @@ class Polls:
         max_wait: float,
         alarm: Callable[[float], None],
         waiters: Waiters,
+        watched_max: int,
         fence: Fence,
     ) -> None:
         self._store = store
@@ -64,7 +62,8 @@ class Polls:
         self._alarm = alarm
         self._waiters = waiters
         self.fence = fence
-        self._gatherers = Gatherers()
+        desk = Desk(self.check_member, self._wait, self._reply)
+        self._watches = Watches(store, clock, view, fence=fence, desk=desk, targets_max=watched_max)
         self._probes: dict[Reply, Probe] = {}
         self._sweep_at: float | None = None
         self.reads = 0
@@ -101,6 +100,7 @@ class Polls:
         """Withdraw and tell everything that a session has waiting (S15)."""
         for call in list(member.calls):
             self._end(self._probes[call], member.refusal())
+        self._watches.leave(member)
 
     def fail(self, error: TarryError) -> None:
         """End every request, but for those whose commit is with the store: it answers them before it is gone."""
@@ -114,23 +114,10 @@ class Polls:
         """Admit a poll (S11-S13): answer it, park it, or refuse it."""
         self._admit(Probe(call, member, limits, self._wait_until(limits.max_wait), tuple(targets)))
 
-    def wait_ready(
-        self,
-        call: Reply,
-        member: Member,
-        targets: Sequence[abc.FetchTarget],
-        min_count: int,
-        min_bytes: int | None,
-        max_wait: float,
-    ) -> None:
-        """Admit a readiness wait; every target is evaluated here (S56), later only what changed (S53)."""
-        limits = Limits(COUNT_MAX, 1, 1, max_wait)
-        probe = Probe(call, member, limits, self._wait_until(max_wait), tuple(targets))
-        probe.wait = Wait({}, min_count, min_bytes, probe)
-        if min_count < 1 or (min_bytes is not None and min_bytes < 1):
-            call.reply(ConfigError(f"min_count={min_count}, min_bytes={min_bytes}: both must be at least 1"))
-            return
-        self._admit(probe)
+    def wait_ready(self, call: Reply, member: Member, targets: Sequence[abc.FetchTarget], terms: WaitTerms) -> None:
+        """Admit a readiness wait; later only what changed is evaluated (S53, S56)."""
+        limits = Limits(COUNT_MAX, 1, 1, terms.max_wait)
+        self._admit(Probe(call, member, limits, self._wait_until(terms.max_wait), tuple(targets), wait=terms))
 
     def check_member(self, member: Member) -> None:
         """The store is there and the session is open."""
@@ -149,7 +136,8 @@ class Polls:
             return
         self._probes[probe.call] = probe
         probe.member.calls[probe.call] = None
-        self._place(probe, 0)
+        if probe.wait is None or not self._watches.go_on(probe, probe.wait):
+            self._place(probe, 0)
 
     def _place(self, probe: Probe, index: int) -> None:
         """Give each target its position, in order; a start by time may need the disk."""
@@ -169,7 +157,7 @@ class Polls:
                     return
                 probe.targets.append(self._started(probe, spec, part, spec.at))
             except (TopicNotFound, StaleAssignment) as error:
-                self._reply(probe, error if probe.wait is None else (abc.Ready(spec.partition, 0, 0),))
+                self._reply(probe, error if probe.wait is None else (void(spec.partition),))
                 return
             except TarryError as error:
                 self._reply(probe, error)
@@ -209,15 +197,15 @@ class Polls:
 
     def _probe(self, probe: Probe) -> None:
         """Look again: validate, read, then answer or park (S22, S23)."""
+        if probe.wait is not None:
+            self._watches.begin(probe, probe.wait)
+            return
         try:
             self._validate(probe)
         except TarryError as error:
             self._reply(probe, error)
             return
-        if probe.wait is not None:
-            self._probe_wait(probe, probe.wait)
-        else:
-            self._read(probe, 0, probe.limits.count, max(probe.limits.max_bytes, 1), empty=True)
+        self._read(probe, 0, probe.limits.count, max(probe.limits.max_bytes, 1), empty=True)
 
     def _validate(self, probe: Probe) -> None:
         """Session, partitions and positions still hold (S22, S24); the caller once, not once per target (S55)."""
@@ -225,24 +213,13 @@ class Polls:
         fenced = probe.member.fenced
         for target in probe.targets:
             if self._view.is_gone(target.part):
-                if probe.wait is not None:
-                    target.is_void = True
-                    continue
                 raise TopicNotFound(f"topic {target.part.at.topic!r} was deleted while a request waited for it")
             if fenced:
-                self._check_target(probe, target)
+                self._check_owner(probe, target.spec)
             if target.asked > target.part.log_end and not target.is_void:
                 raise target.part.beyond(target.asked)
         if probe.limits.commit:
             self._check_start(probe)
-
-    def _check_target(self, probe: Probe, target: Target) -> None:
-        try:
-            self._check_owner(probe, target.spec)
-        except StaleAssignment:
-            if probe.wait is None:
-                raise
-            target.is_void = True
 
     def _check_owner(self, probe: Probe, spec: abc.FetchTarget) -> None:
         self.fence(probe.member, spec.partition, spec.ownership, storing=False)
@@ -356,67 +333,23 @@ class Polls:
         if probe.call in self._probes:
             self._reply(probe, result if isinstance(result, TarryError) else probe.reply())
 
-    # -- readiness waits
-
-    def _probe_wait(self, probe: Probe, wait: Wait) -> None:
-        self._gatherers.remove(wait)
-        wait.starts = {target.part.id: target.begin for target in probe.targets}
-        for target in probe.targets:
-            if target.is_void:
-                self._reply(probe, (abc.Ready(target.spec.partition, 0, 0),))
-                return
-            self._see(wait, target.part, target.begin)
-        if wait.satisfied or self._clock.now() >= probe.wait_until:
-            self._reply(probe, self._ready(wait))
-            return
-        if wait.accumulates:
-            self._gatherers.add(wait)  # it is told of every growth
-            self._park(probe, tuple(Threshold(part_id, NEVER) for part_id in wait.starts))
-        else:
-            self._park(probe, tuple(Threshold(part_id, start + 1) for part_id, start in wait.starts.items()))
-
-    def _see(self, wait: Wait, part: Partition, position: Position) -> None:
-        messages = part.messages_from(position)
-        size = self._store.bytes_between(part.id, position) if messages else 0
-        wait.see(part.id, messages, size)
-
-    def _ready(self, wait: Wait) -> tuple[abc.Ready, ...]:
-        found = ((self._view.by_id(part_id), have) for part_id, have in wait.have.items())
-        return tuple(abc.Ready(part.at, *have) for part, have in found if part is not None)
-
-    def _end_wait(self, probe: Probe, wait: Wait) -> None:
-        """Answer a wait that seems to be satisfied."""
-        try:
-            self.check_member(probe.member)
-        except TarryError as error:
-            self._reply(probe, error)
-            return
-        if wait.satisfied:
-            self._reply(probe, self._ready(wait))
-        else:
-            self._probe(probe)  # what woke it is gone again
-
     # -------------------------------------------------------------------------------------------- wakes
 
     def grown(self, part: Partition, size: int) -> None:
         """A partition grew by `size` bytes: wake whoever that may complete (S20; one peek when that is nobody)."""
-        for wait in self._gatherers.grown(part.id, part.log_end, size):
-            self._end_wait(_probe_of(wait.record), wait)
+        self._watches.grown(part, size)
         for parked in self._waiters.advanced(part.id, part.log_end, part.visible_bytes):
             probe = _probe_of(parked.record)
             probe.parked = None
-            if probe.wait is None:
-                self._probe(probe)
-            else:
-                self._see(probe.wait, part, Position(probe.wait.starts[part.id]))  # only the one that changed (S53)
-                self._end_wait(probe, probe.wait)
+            self._probe(probe)
 
     def trimmed(self, part: Partition) -> None:
-        """Messages went. A poll that had counted on them notices at its next look; an accumulating wait is told now."""
-        self._gatherers.trimmed(part.id, part.log_start, part.log_end, part.size)
+        """Messages went. A poll that had counted on them notices at its next look; a readiness wait is told now."""
+        self._watches.trimmed(part)
 
     def changed(self, part: Partition) -> None:
         """The history of a partition changed or ended: probe everybody who names it (S24)."""
+        self._watches.changed(part)
         for parked in self._waiters.changed(part.id):
             probe = _probe_of(parked.record)
             probe.parked = None
@@ -427,8 +360,9 @@ class Polls:
 
         A commit that the store has not begun is withdrawn; one that it has stands, and is answered (C36).
         """
+        self._watches.look_again(member, partitions)
         for probe in [self._probes[call] for call in member.calls]:
-            if not any(spec.partition in partitions for spec in probe.specs):
+            if probe.wait is not None or not any(spec.partition in partitions for spec in probe.specs):
                 continue
             if probe.parked is not None and probe.parked.thresholds:
                 self._unpark(probe)
@@ -447,6 +381,9 @@ class Polls:
     def _timed_out(self, parked: Parked) -> None:
         probe = _probe_of(parked.record)
         probe.parked = None
+        if probe.watched is not None:
+            self._watches.timed_out(probe)
+            return
         if parked.thresholds:
             self._probe(probe)
             return
@@ -460,26 +397,29 @@ class Polls:
         )
 
     def _sweep(self) -> None:
+        self._watches.sweep(SWEEP_TARGETS)
         for parked, window in self._waiters.sweep(SWEEP_TARGETS):
             probe = _probe_of(parked.record)
-            if parked.alive and probe.ticket is None and self._is_due(probe, window):
+            if parked.alive and probe.watched is None and probe.ticket is None and self._is_due(probe, window):
                 self._unpark(probe)
                 self._probe(probe)
 
     def _is_due(self, probe: Probe, window: tuple[Threshold, ...]) -> bool:
-        return not probe.member.open or any(self._is_wake_lost(probe.wait, threshold) for threshold in window)
+        return not probe.member.open or any(self._is_wake_lost(threshold) for threshold in window)
 
-    def _is_wake_lost(self, wait: Wait | None, threshold: Threshold) -> bool:
+    def _is_wake_lost(self, threshold: Threshold) -> bool:
         part = self._view.by_id(threshold.partition)
-        if part is None or _is_reached(threshold, part):
-            return True
-        return wait is not None and wait.accumulates and not wait.knows(part.id, part.log_end)
+        return part is None or _is_reached(threshold, part)
 
     # -------------------------------------------------------------------------------------------- parking and answers
 
     def _park(self, probe: Probe, thresholds: tuple[Threshold, ...]) -> bool:
         """Wait until a threshold is reached or the wait is over; False when there was no room, which is answered."""
         return self._park_until(probe, probe.wait_until, thresholds)
+
+    def _wait(self, probe: Probe) -> bool:
+        """A readiness wait waits for what is watched, or its deadline."""
+        return self._park(probe, ())
 
     def _park_until_answered(self, probe: Probe) -> bool:
         """Wait for the store; what ends it otherwise is the request deadline (S29)."""
@@ -503,8 +443,6 @@ class Polls:
         if probe.parked is not None:
             self._waiters.remove(probe.parked)
             probe.parked = None
-        if probe.wait is not None:
-            self._gatherers.remove(probe.wait)
 
     def _reply(self, probe: Probe, answer: abc.PollReply | tuple[abc.Ready, ...] | TarryError) -> None:
         self._finish(probe)
@@ -528,6 +466,7 @@ class Polls:
 
     def _finish(self, probe: Probe) -> None:
         self._unpark(probe)
+        self._watches.ended(probe)
         self._probes.pop(probe.call, None)
         probe.member.calls.pop(probe.call, None)
 

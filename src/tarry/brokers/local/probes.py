@@ -5,12 +5,12 @@ Not here: when it is looked at again, and what it then gets (`polls`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tarry import abc
-from tarry._core.readiness import Wait
+from tarry._core.readiness import Watch
 from tarry._core.waiters import Parked
 from tarry._wire.batch import RUN_OVERHEAD
 from tarry.brokers.local.view import Partition
@@ -25,32 +25,6 @@ class Reply(Protocol):
     def reply(self, answer: Any) -> None:
         """Answer once."""
         ...
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One open session: who it is, and its requests that are not answered yet. `why`: what to say once it is over."""
-
-    identity: abc.ConsumerIdentity
-    open: bool = True
-    why: str = "the session has left; open a new consumer"
-    calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
-    fenced: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.fenced = self.identity.kind == "group"
-
-    def refusal(self) -> NotAMember:
-        """What its requests get once it is over."""
-        return NotAMember(self.why)
-
-    @property
-    def key(self) -> str:
-        """What offsets are stored under; `UsageError` when there is nothing."""
-        key = self.identity.key
-        if key is None:
-            raise UsageError("this consumer has no name to store offsets under; pass name= to consumer()")
-        return key
 
 
 class Fence(Protocol):
@@ -78,6 +52,21 @@ class Limits:
     min_count: int
     max_wait: float
     commit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTerms:
+    """What a readiness wait asks for. `change`: how that differs from the wait before."""
+
+    min_count: int
+    min_bytes: int | None
+    max_wait: float
+    change: abc.WatchChange | None = None
+
+    def check(self) -> None:
+        """Refuse what can never be satisfied, or always is."""
+        if self.min_count < 1 or (self.min_bytes is not None and self.min_bytes < 1):
+            raise ConfigError(f"min_count={self.min_count}, min_bytes={self.min_bytes}: both must be at least 1")
 
 
 @dataclass(slots=True, eq=False)
@@ -139,8 +128,64 @@ class Target:
 
 
 @dataclass(slots=True, eq=False)
+class Watched:
+    """What the waits of a session name, from one to the next.
+
+    Args:
+        key: among the watches of the member; the number of a watch, or the call of a wait that is the only one.
+        version: that of the last wait.
+        targets: by partition; `void` ones are gone, or not this member's any more, and count as ready.
+        counts: what they have (`_core.readiness`).
+        probe: the wait that is on.
+        swept: so many targets the safety net has looked at.
+    """
+
+    member: Member
+    key: Hashable
+    version: int
+    targets: dict[TopicPartition, Target] = field(default_factory=dict[TopicPartition, Target])
+    void: dict[TopicPartition, None] = field(default_factory=dict[TopicPartition, None])
+    counts: Watch = field(init=False)
+    probe: Probe | None = None
+    swept: int = 0
+
+    def __post_init__(self) -> None:
+        self.counts = Watch(self)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One open session: who it is, its requests that are not answered yet, and what its waits watch.
+
+    `why`: what to say once it is over.
+    """
+
+    identity: abc.ConsumerIdentity
+    open: bool = True
+    why: str = "the session has left; open a new consumer"
+    calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
+    watches: dict[Hashable, Watched] = field(default_factory=dict[Hashable, Watched])
+    fenced: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fenced = self.identity.kind == "group"
+
+    def refusal(self) -> NotAMember:
+        """What its requests get once it is over."""
+        return NotAMember(self.why)
+
+    @property
+    def key(self) -> str:
+        """What offsets are stored under; `UsageError` when there is nothing."""
+        key = self.identity.key
+        if key is None:
+            raise UsageError("this consumer has no name to store offsets under; pass name= to consumer()")
+        return key
+
+
+@dataclass(slots=True, eq=False)
 class Probe:
-    """A request that wants an answer: a poll (`targets`) or a readiness wait (`wait`).
+    """A request that wants an answer: a poll, or a readiness wait (`wait`), which is `watched` from its begin on.
 
     `ticket` is the commit of a committing poll once the store has it: the request then ends with it, or is ended as one
     whose outcome nobody knows.
@@ -152,13 +197,16 @@ class Probe:
     wait_until: float
     specs: Sequence[abc.FetchTarget]
     targets: list[Target] = field(default_factory=list[Target])
-    wait: Wait | None = None
+    wait: WaitTerms | None = None
+    watched: Watched | None = None
     parked: Parked | None = None
     ticket: object | None = None
 
     def check(self) -> None:
         """Refuse what a decoder would refuse (S4)."""
         limits = self.limits
+        if self.wait is not None:
+            self.wait.check()
         if not 1 <= len(self.specs) <= abc.TARGETS_MAX:
             raise ConfigError(f"{len(self.specs)} targets in one request; 1 to {abc.TARGETS_MAX} are allowed")
         if not 1 <= limits.count <= COUNT_MAX:

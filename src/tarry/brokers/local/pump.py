@@ -19,7 +19,7 @@ from tarry._wire.batch import first_timestamp
 from tarry.brokers.local.coordinator import Coordinator, Seat
 from tarry.brokers.local.describing import GroupDesk
 from tarry.brokers.local.polls import Polls
-from tarry.brokers.local.probes import Limits, Member, Reply
+from tarry.brokers.local.probes import Limits, Member, Reply, WaitTerms
 from tarry.brokers.local.standings import Standing, Standings
 from tarry.brokers.local.view import Partition, View, own
 from tarry.config import TopicOptions
@@ -37,6 +37,9 @@ from tarry.types import (
     TopicPartition,
 )
 
+WATCHED_MAX = 1_048_576
+"""So many targets of readiness waits are watched at a log, all together."""
+
 
 class Pump:
     """See the module. `alarm(deadline)` is called when an earlier deadline than before may have been added."""
@@ -52,6 +55,7 @@ class Pump:
         session_timeout: float = 30.0,
         rebalance_timeout: float = 30.0,
         waiters: Waiters | None = None,
+        watched_max: int = WATCHED_MAX,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -75,6 +79,7 @@ class Pump:
             max_wait=max_wait,
             alarm=self._wake,
             waiters=Waiters() if waiters is None else waiters,
+            watched_max=watched_max,
             fence=self.groups.fence,
         )
         self.standings = Standings(self.view)
@@ -352,17 +357,9 @@ class Pump:
         """See `abc.Session`."""
         self.polls.poll(call, member, targets, limits)
 
-    def wait_ready(
-        self,
-        call: Reply,
-        member: Member,
-        targets: Sequence[abc.FetchTarget],
-        min_count: int,
-        min_bytes: int | None,
-        max_wait: float,
-    ) -> None:
+    def wait_ready(self, call: Reply, member: Member, targets: Sequence[abc.FetchTarget], terms: WaitTerms) -> None:
         """See `abc.Session`."""
-        self.polls.wait_ready(call, member, targets, min_count, min_bytes, max_wait)
+        self.polls.wait_ready(call, member, targets, terms)
 
     # ---------------------------------------------------------------------------------- what the store reports
 

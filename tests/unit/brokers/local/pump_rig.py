@@ -15,7 +15,7 @@ from typing import Any, Literal
 from tarry import abc
 from tarry._core.waiters import Waiters
 from tarry._wire.batch import encode_record, seal
-from tarry.brokers.local.probes import Fence, Limits, Member
+from tarry.brokers.local.probes import Fence, Limits, Member, WaitTerms
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import Partition
@@ -335,11 +335,12 @@ class PumpRig:
         min_bytes: int | None = None,
         max_wait: float = 5.0,
         member: Member | None = None,
+        change: abc.WatchChange | None = None,
     ) -> Ask:
         """Wait for readiness."""
         ask = Ask()
         specs = [target(spec) for spec in targets]
-        self.pump.wait_ready(ask, member or self.member, specs, min_count, min_bytes, max_wait)
+        self.pump.wait_ready(ask, member or self.member, specs, WaitTerms(min_count, min_bytes, max_wait, change))
         return ask
 
     def resolve(self, start: Start | int, at: TopicPartition = P0, *, member: Member | None = None) -> Ask:
@@ -366,14 +367,14 @@ def last(count: int) -> Start:
 
 
 @contextmanager
-def python_calls(module: str = "") -> Generator[list[str]]:
-    """The functions of the package, or of one of its files, that are called: work as a count on any machine."""
+def python_calls(*modules: str) -> Generator[list[str]]:
+    """The functions of the package, or of some of its files, that are called: work as a count on any machine."""
     calls: list[str] = []
     package = str(Path(abc.__file__).parent)
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith(package) and name.endswith(module):
+        if event == "call" and name.startswith(package) and name.endswith(modules or ""):
             calls.append(frame.f_code.co_name)
 
     before = sys.getprofile()

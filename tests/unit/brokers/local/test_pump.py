@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -11,7 +12,8 @@ import pytest
 from tarry import abc
 from tarry._core.waiters import Parked, Waiters
 from tarry._wire.batch import RUN_OVERHEAD, reply_limit, seal
-from tarry.brokers.local.probes import Limits
+from tarry.brokers.local.probes import Limits, Watched
+from tarry.brokers.local.view import Partition
 from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
@@ -199,9 +201,8 @@ class TestAdmission:
         assert first.count == 1
 
     @rule("S13")
-    @pytest.mark.parametrize("waiters", [Waiters(total_max=2), Waiters(entries_max=4)], ids=["waiters", "entries"])
-    def test_the_registry_is_bounded_as_a_whole(self, waiters: Waiters):
-        rig = PumpRig(waiters=waiters)
+    def test_the_registry_is_bounded_as_a_whole(self):
+        rig = PumpRig(waiters=Waiters(total_max=2))
         rig.poll((P0, 0), max_wait=5)
         kept = rig.wait((P1, 0))
         for ask in (rig.poll((P1, 0), max_wait=5), rig.wait((P0, 0)), rig.wait((P0, 0), min_count=5)):
@@ -604,16 +605,17 @@ class TestWakes:
         targets = [(TopicPartition(TOPIC, number), 0) for number in range(1000)]
         for _ in range(10):
             rig.wait(*targets, max_wait=30)
-        windows: list[int] = []
-        is_due = rig.pump.polls._is_due
+        looks: list[float] = []
+        watches = rig.pump.polls._watches
+        is_wake_lost = watches._is_wake_lost
 
-        def count(probe: Any, window: tuple[Any, ...]) -> bool:
-            windows.append(len(window))
-            return is_due(probe, window)
+        def count(watched: Watched, part: Partition) -> bool:
+            looks.append(rig.clock.at)
+            return is_wake_lost(watched, part)
 
-        rig.pump.polls._is_due = count  # type: ignore[method-assign]
+        watches._is_wake_lost = count  # type: ignore[method-assign]
         rig.advance(3)
-        assert windows == [64, 64, 64]
+        assert list(Counter(looks).values()) == [64, 64, 64]
 
     @rule("S25")
     def test_an_idle_pump_asks_for_no_ticks(self):
@@ -642,7 +644,8 @@ class TestWakes:
             rig.pump.cancel(ask)
             rig.pump.cancel(ask)
         assert (rig.pump.parked, rig.pump.polls._probes, rig.member.calls) == (0, {}, {})
-        assert rig.pump.polls._gatherers._waits == {}
+        readiness = rig.pump.polls._watches._readiness
+        assert (readiness.entries, list(readiness), readiness._listening, rig.member.watches) == (0, [], {}, {})
         rig.append(10)
         rig.advance(60)
         assert all(ask.pending for ask in asks)
@@ -700,11 +703,11 @@ def lose_wakes(rig: PumpRig, commit: Callable[[], object]) -> None:
     def nobody(partition: object, visible: int, visible_bytes: int) -> list[Parked]:
         return []
 
-    advanced, grown = rig.waiters.advanced, rig.pump.polls._gatherers.grown
+    advanced, grown = rig.waiters.advanced, rig.pump.polls._watches._readiness.grown
     rig.waiters.advanced = nobody  # type: ignore[method-assign]
-    rig.pump.polls._gatherers.grown = lambda partition, visible, size: []  # type: ignore[method-assign]
+    rig.pump.polls._watches._readiness.grown = lambda partition, visible, size: []  # type: ignore[method-assign]
     commit()
-    rig.waiters.advanced, rig.pump.polls._gatherers.grown = advanced, grown  # type: ignore[method-assign]
+    rig.waiters.advanced, rig.pump.polls._watches._readiness.grown = advanced, grown  # type: ignore[method-assign]
 
 
 class TestDeadlines:
@@ -1104,12 +1107,13 @@ class TestReadiness:
         targets = [(TopicPartition(TOPIC, number), 0) for number in range(1000)]
         work: list[int] = []
         for count in (1, 1000):
-            wait, gathering = rig.wait(*targets[:count]), rig.wait(*targets[:count], min_count=50)
+            wait = rig.wait(*targets[:count], change=abc.WatchChange(count, 0, (), ()))
+            gathering = rig.wait(*targets[:count], min_count=50)
             rig.store.counted = 0
-            with python_calls("polls.py") as calls:
+            with python_calls("polls.py", "watches.py", "readiness.py") as calls:
                 rig.append(1, TopicPartition(TOPIC, 0))
             assert (wait.ready[TopicPartition(TOPIC, 0)][0], gathering.pending) == (1, True)
-            assert rig.store.counted == 1
+            assert rig.store.counted == 0
             work.append(len(calls))
             rig.pump.cancel(gathering)
             rig.delete()
