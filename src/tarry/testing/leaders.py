@@ -30,9 +30,12 @@ class _Stay:
     """A request that a leader has and has not answered."""
 
     leader: Leader
-    partitions: Sequence[TopicPartition]
-    is_parked: bool
+    call: Call
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    def waits_for(self, partition: TopicPartition) -> bool:
+        """It is parked, and names this one."""
+        return bool(self.call.arguments.get("max_wait")) and partition in _named(self.call)
 
 
 class Leaders:
@@ -56,7 +59,7 @@ class Leaders:
         leader = self.names[to]
         if leader != self.of(partition):
             self._moved[partition] = leader
-            self._end(lambda stay: stay.is_parked and partition in stay.partitions)
+            self._end(lambda stay: stay.waits_for(partition))
 
     def go(self, number: int) -> None:
         """A leader is away until `come`: nothing that it has been asked or will be asked for is answered."""
@@ -80,7 +83,7 @@ class Leaders:
 
     async def serve(self, call: Call, carry_out: CarryOut) -> Any:
         """Carry out a request that has arrived, if its leader is there and leads what it names."""
-        leader, partitions = self._asked(call), _named(call)
+        leader = self._asked(call)
         if leader is None:
             return await self._answer(call, carry_out)
         if leader in self._crashed:
@@ -88,10 +91,11 @@ class Leaders:
             raise LogUnavailable(f"{leader}: nobody listens; nothing was applied")
         if leader in self._away:
             await anyio.sleep_forever()
-        if any(self.of(partition) != leader for partition in partitions):
+        if any(self.of(partition) != leader for partition in self._doubtful(call)):
             await anyio.lowlevel.checkpoint()
-            raise NotAccepted(f"{leader} does not lead all of {', '.join(map(str, partitions))}; nothing was applied")
-        stay = _Stay(leader, partitions, is_parked=bool(call.arguments.get("max_wait")))
+            names = ", ".join(map(str, _named(call)))
+            raise NotAccepted(f"{leader} does not lead all of {names}; nothing was applied")
+        stay = _Stay(leader, call)
         self._stays[stay] = None
         try:
             with stay.scope:
@@ -102,7 +106,14 @@ class Leaders:
             raise given_up(call)
         if leader in self._away:
             await anyio.sleep_forever()
-        raise NotAccepted(f"{leader} does not lead {partitions[0]} or another one any more; nothing was applied")
+        raise NotAccepted(f"{leader} does not lead {_named(call)[0]} or another one any more; nothing was applied")
+
+    def _doubtful(self, call: Call) -> Sequence[TopicPartition]:
+        """Those of a request that might be led by another one: where none has moved, those that it names anew."""
+        change = call.arguments.get("change")
+        if change is None or change.version == 0 or self._moved:
+            return _named(call)
+        return [target.partition for target in change.named]
 
     async def _answer(self, call: Call, carry_out: CarryOut) -> Any:
         if call.operation != "route":
