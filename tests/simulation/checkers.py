@@ -154,6 +154,7 @@ class Books:
         self.current: dict[str, Run] = {}
         self.joined: dict[str, str] = {}
         self.cut_short: set[Run] = set()
+        self.given_up: set[Tenure] = set()
         self.killed: set[Run] = set()
         self.closing: set[Run] = set()
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
@@ -185,6 +186,8 @@ class Books:
                 self.closing.add(event.run)
             case Closed():
                 yield from self._closed(event)
+            case Reported(name="partitions_lost"):
+                self.given_up.update(self._held_by(self.current[event.member]))
             case Reported(name="possibly_lost"):
                 self.named[self.current[event.member]].update(_named(event))
             case Reported(name="store_failed"):
@@ -335,6 +338,9 @@ class Books:
     def _closed(self, event: Closed) -> Iterator[str]:
         run = event.run
         for tenure in self._held_by(run):
+            if tenure in self.given_up:  # it was told that it is evicted; a crash has made the log forget that
+                self._cut_off(tenure, event.at)
+                continue
             left = sum(len(span.offsets) for span in event.hand if self._under(run, span) is tenure)
             yield from self._compared(event, tenure, left)
             if run in self.cut_short:

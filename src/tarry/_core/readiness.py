@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 Partition = Hashable
 Counts = tuple[int, int]
 """Messages and bytes."""
+Count = Callable[[Partition, int], tuple[int, Counts]]
+"""What a partition has now from a position on, or from its start, if that lies behind it; and from where."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,13 +99,12 @@ class Readiness:
 
     # -- waits
 
-    def begin(
-        self, watch: Watch, min_count: int, min_bytes: int | None, count: Callable[[Partition, int], Counts]
-    ) -> None:
-        """A wait is on. `count` tells what a partition has now from a position on; asked where something was."""
+    def begin(self, watch: Watch, min_count: int, min_bytes: int | None, count: Count) -> None:
+        """A wait is on. Where the watch has not listened any more it is counted anew."""
         watch.min_count, watch.min_bytes = min_count, min_bytes
-        for partition in list(watch.have):
-            watch.see(partition, *count(partition, watch.starts[partition]))
+        for partition in [at for at in watch.have if watch not in self._listening.get(at, ())]:
+            watch.starts[partition], counts = count(partition, watch.starts[partition])
+            watch.see(partition, *counts)
             self._listen(watch, partition)
 
     def end(self, watch: Watch) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tarry._core.readiness import Gatherers, Wait
+from tarry._core.readiness import Counts, Partition, Readiness, Watch
 from tests.marks import rule as proves
 from tests.unit.machines import HALF
 
@@ -17,16 +17,17 @@ PARTITIONS: tuple[str, ...] = ("p", "q", "r")
 
 @dataclass(eq=False)
 class Model:
-    """One wait, and where it began."""
+    """A watch, where it stands in each partition, and what the wait that is on asks for."""
 
-    wait: Wait
-    begins: dict[str, int]
+    watch: Watch = field(default_factory=lambda: Watch(record=None))
+    begins: dict[str, int] = field(default_factory=dict[str, int])
+    terms: tuple[int, int | None] | None = None
 
 
 class ReadinessMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.gatherers = Gatherers()
+        self.readiness = Readiness()
         self.sizes: dict[str, list[int]] = {partition: [] for partition in PARTITIONS}
         self.log_start = dict.fromkeys(PARTITIONS, 0)
         self.models: list[Model] = []
@@ -36,65 +37,102 @@ class ReadinessMachine(RuleBasedStateMachine):
         return {partition: self.sizes[partition][at:] for partition, at in begins.items() if self.sizes[partition][at:]}
 
     def is_satisfied(self, model: Model) -> bool:
+        assert model.terms is not None
         found = [size for sizes in self.there(model).values() for size in sizes]
-        enough_bytes = model.wait.min_bytes is not None and sum(found) >= model.wait.min_bytes
-        return len(found) >= model.wait.min_count or enough_bytes
+        min_count, min_bytes = model.terms
+        return len(found) >= min_count or (min_bytes is not None and sum(found) >= min_bytes)
 
-    @rule(
-        backs=st.dictionaries(st.sampled_from(PARTITIONS), st.integers(min_value=0, max_value=2), min_size=1),
-        min_count=st.integers(min_value=2, max_value=8),
-        min_bytes=st.none() | st.integers(min_value=1, max_value=40),
-    )
-    def begin(self, backs: dict[str, int], min_count: int, min_bytes: int | None) -> None:
-        begins = {partition: max(len(self.sizes[partition]) - back, 0) for partition, back in backs.items()}
-        starts = {partition: max(at, self.log_start[partition]) for partition, at in begins.items()}
-        model = Model(Wait(dict(starts.items()), min_count, min_bytes, record=None), begins)
-        for partition, at in starts.items():
-            model.wait.see(partition, len(self.sizes[partition]) - at, sum(self.sizes[partition][at:]))
-        assert model.wait.satisfied == self.is_satisfied(model)
-        if not model.wait.satisfied:
-            self.gatherers.add(model.wait)
-            self.models.append(model)
+    def count(self, partition: Partition, start: int) -> tuple[int, Counts]:
+        assert isinstance(partition, str)
+        begin = max(start, self.log_start[partition])
+        sizes = self.sizes[partition][begin:]
+        return begin, (len(sizes), sum(sizes))
+
+    def settle(self, model: Model) -> None:
+        """A wait that has enough is over."""
+        if model.terms is not None and self.is_satisfied(model):
+            self.readiness.end(model.watch)
+            model.terms = None
+
+    @rule()
+    @precondition(lambda self: len(self.models) < 4)
+    def watch(self) -> None:
+        self.models.append(Model())
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data(), partition=st.sampled_from(PARTITIONS), back=st.integers(0, 2))
+    def name(self, data: st.DataObject, partition: str, back: int) -> None:
+        model = data.draw(st.sampled_from(self.models))
+        model.begins[partition] = max(len(self.sizes[partition]) - back, 0)
+        self.readiness.name(model.watch, partition, *self.count(partition, model.begins[partition]))
+        self.settle(model)
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data(), partition=st.sampled_from(PARTITIONS))
+    def drop(self, data: st.DataObject, partition: str) -> None:
+        model = data.draw(st.sampled_from(self.models))
+        model.begins.pop(partition, None)
+        self.readiness.drop(model.watch, partition)
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data(), min_count=st.integers(1, 8), min_bytes=st.none() | st.integers(1, 40))
+    def begin(self, data: st.DataObject, min_count: int, min_bytes: int | None) -> None:
+        model = data.draw(st.sampled_from(self.models))
+        model.terms = (min_count, min_bytes)
+        self.readiness.begin(model.watch, min_count, min_bytes, self.count)
+        assert model.watch.satisfied == self.is_satisfied(model)
+        self.settle(model)
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data(), is_over=st.booleans())
+    def end(self, data: st.DataObject, is_over: bool) -> None:
+        model = data.draw(st.sampled_from(self.models))
+        model.terms = None
+        self.readiness.end(model.watch)
+        if is_over:
+            self.readiness.forget(model.watch)
+            self.models.remove(model)
 
     @rule(partition=st.sampled_from(PARTITIONS), sizes=st.lists(st.integers(1, 10), min_size=1, max_size=3))
     def grow(self, partition: str, sizes: list[int]) -> None:
         self.sizes[partition] += sizes
-        named = [model for model in self.models if partition in model.begins]
-        assert not any(model.wait.knows(partition, len(self.sizes[partition])) for model in named)
-        ended = [model for model in named if self.is_satisfied(model)]
-        found = self.gatherers.grown(partition, len(self.sizes[partition]), sum(sizes))
-        assert found == [model.wait for model in ended]
+        waiting = [model for model in self.models if partition in model.begins and model.terms is not None]
+        assert not any(model.watch.knows(partition, len(self.sizes[partition])) for model in waiting)
+        ended = [model for model in waiting if self.is_satisfied(model)]
+        found = self.readiness.grown(partition, len(self.sizes[partition]), sum(sizes))
+        assert len(found) == len(ended)
+        assert set(found) == {model.watch for model in ended}
         for model in ended:
-            self.gatherers.remove(model.wait)
-            self.models.remove(model)
+            self.settle(model)
 
     @rule(partition=st.sampled_from(PARTITIONS), messages=st.integers(1, 4))
     def trim(self, partition: str, messages: int) -> None:
         start = min(self.log_start[partition] + messages, len(self.sizes[partition]))
         self.log_start[partition] = start
-        self.gatherers.trimmed(partition, start, len(self.sizes[partition]), sum(self.sizes[partition][start:]))
-
-    @precondition(lambda self: self.models)
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
-        model = data.draw(st.sampled_from(self.models))
-        self.gatherers.remove(model.wait)
-        self.models.remove(model)
+        self.readiness.trimmed(partition, start, len(self.sizes[partition]), sum(self.sizes[partition][start:]))
 
     @invariant()
-    def agrees(self) -> None:
+    def a_wait_knows_exactly_what_is_there(self) -> None:
         for model in self.models:
+            if model.terms is None:
+                continue
             there = self.there(model)
-            assert model.wait.have == {partition: (len(sizes), sum(sizes)) for partition, sizes in there.items()}
-            assert model.wait.messages == sum(map(len, there.values()))
-            assert model.wait.size == sum(map(sum, there.values()))
-            assert all(model.wait.knows(partition, len(self.sizes[partition])) for partition in model.begins)
-            assert not model.wait.satisfied
+            assert model.watch.have == {partition: (len(sizes), sum(sizes)) for partition, sizes in there.items()}
+            assert model.watch.messages == sum(map(len, there.values()))
+            assert model.watch.size == sum(map(sum, there.values()))
+            assert all(model.watch.knows(partition, len(self.sizes[partition])) for partition in model.begins)
+            assert not model.watch.satisfied
 
     @invariant()
-    def holds_nobody_else(self) -> None:
-        held = [wait for waits in self.gatherers._waits.values() for wait in waits]
-        assert len(held) == sum(len(model.begins) for model in self.models)
+    def between_waits_it_is_known_where_something_is(self) -> None:
+        for model in self.models:
+            assert set(self.there(model)) <= set(model.watch.have) <= set(model.begins)
+
+    @invariant()
+    def holds_nothing_else(self) -> None:
+        assert self.readiness.entries == sum(len(model.begins) for model in self.models)
+        listening = {(watch, at) for at, watches in self.readiness._listening.items() for watch in watches}
+        assert listening <= {(model.watch, at) for model in self.models for at in model.begins}
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ class Polls:
         self._alarm = alarm
         self._waiters = waiters
         self.fence = fence
-        desk = Desk(self.check_member, self._wait, self._reply)
-        self._watches = Watches(store, clock, view, fence=fence, desk=desk, targets_max=watched_max)
+        desk = Desk(self.check_member, self._check_owner, self._wait, self._reply)
+        self._watches = Watches(store, clock, view, desk, targets_max=watched_max)
         self._probes: dict[Reply, Probe] = {}
         self._sweep_at: float | None = None
         self.reads = 0
@@ -150,8 +150,7 @@ class Polls:
                     fresh = spec.history is not None and spec.history != part.history
                     probe.targets.append(Target(spec, part, spec.at, fresh))
                     continue
-                if probe.member.fenced:
-                    self._check_owner(probe, spec)
+                self._check_owner(probe.member, spec)
                 if spec.at.kind is StartKind.TIMESTAMP:
                     self._find_time(probe, spec, part, index)
                     return
@@ -210,19 +209,18 @@ class Polls:
     def _validate(self, probe: Probe) -> None:
         """Session, partitions and positions still hold (S22, S24); the caller once, not once per target (S55)."""
         self.check_member(probe.member)
-        fenced = probe.member.fenced
         for target in probe.targets:
             if self._view.is_gone(target.part):
                 raise TopicNotFound(f"topic {target.part.at.topic!r} was deleted while a request waited for it")
-            if fenced:
-                self._check_owner(probe, target.spec)
+            self._check_owner(probe.member, target.spec)
             if target.asked > target.part.log_end and not target.is_void:
                 raise target.part.beyond(target.asked)
         if probe.limits.commit:
             self._check_start(probe)
 
-    def _check_owner(self, probe: Probe, spec: abc.FetchTarget) -> None:
-        self.fence(probe.member, spec.partition, spec.ownership, storing=False)
+    def _check_owner(self, member: Member, spec: abc.FetchTarget) -> None:
+        if member.fenced:
+            self.fence(member, spec.partition, spec.ownership, storing=False)
 
     def _check_start(self, probe: Probe) -> None:
         """What a committing poll at `Start.next()` started from is still stored; its start is never moved (S47-S49)."""

@@ -15,7 +15,7 @@ from itertools import islice
 
 from tarry import abc
 from tarry._core.readiness import Counts, Readiness, Watch
-from tarry.brokers.local.probes import Fence, Member, Probe, Target, WaitTerms, Watched
+from tarry.brokers.local.probes import Member, Probe, Target, WaitTerms, Watched
 from tarry.brokers.local.view import Partition, View
 from tarry.errors import CapacityExceeded, ConfigError, StaleAssignment, TarryError, TopicNotFound
 from tarry.types import Position, Start, TopicPartition
@@ -30,11 +30,13 @@ class Desk:
 
     Args:
         check: raises when a member may wait no more.
+        check_owner: raises when a member may not read a target (any more).
         park: a wait is on until it is answered, or its deadline; False when there was no room, which is answered.
         answer: ends it.
     """
 
     check: Callable[[Member], None]
+    check_owner: Callable[[Member, abc.FetchTarget], None]
     park: Callable[[Probe], bool]
     answer: Callable[[Probe, tuple[abc.Ready, ...] | TarryError], None]
 
@@ -42,13 +44,10 @@ class Desk:
 class Watches:
     """All watches of one log. `targets_max`: so many targets may be watched, all together."""
 
-    def __init__(
-        self, store: abc.LogStore, clock: abc.Clock, view: View, *, fence: Fence, desk: Desk, targets_max: int
-    ) -> None:
+    def __init__(self, store: abc.LogStore, clock: abc.Clock, view: View, desk: Desk, *, targets_max: int) -> None:
         self._store = store
         self._clock = clock
         self._view = view
-        self._fence = fence
         self._desk = desk
         self._targets_max = targets_max
         self._readiness = Readiness()
@@ -251,10 +250,8 @@ class Watches:
             self._forget(watched)
 
     def _may_read(self, member: Member, target: Target) -> bool:
-        if not member.fenced:
-            return True
         try:
-            self._fence(member, target.spec.partition, target.spec.ownership, storing=False)
+            self._desk.check_owner(member, target.spec)
         except StaleAssignment:
             return False
         return True
@@ -270,9 +267,12 @@ class Watches:
         if watched.member.watches.get(watched.key) is watched:
             del watched.member.watches[watched.key]
 
-    def _count_by_id(self, key: Hashable, start: int) -> Counts:
+    def _count_by_id(self, key: Hashable, start: int) -> tuple[int, Counts]:
         part = self._view.by_id(key)
-        return (0, 0) if part is None else self._count(part, Position(start))
+        if part is None:
+            return start, (0, 0)
+        position = max(Position(start), part.log_start)
+        return position, self._count(part, position)
 
     def _count(self, part: Partition, position: Position) -> Counts:
         messages = part.messages_from(position)

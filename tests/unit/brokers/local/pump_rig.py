@@ -209,13 +209,21 @@ class PumpRig:
         waiters: Waiters | None = None,
         max_wait: float = 30.0,
         fence: Fence | None = None,
+        watched_max: int = 100_000,
         **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, cold=cold, early=early)
         self.alarms: list[float] = []
         self.waiters = Waiters() if waiters is None else waiters
-        self.pump = Pump(self.store, self.clock, max_wait=max_wait, alarm=self.alarms.append, waiters=self.waiters)
+        self.pump = Pump(
+            self.store,
+            self.clock,
+            max_wait=max_wait,
+            alarm=self.alarms.append,
+            waiters=self.waiters,
+            watched_max=watched_max,
+        )
         self.pump.open()
         self._has_own_fence = fence is not None
         if fence is not None:

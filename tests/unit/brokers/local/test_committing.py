@@ -585,7 +585,7 @@ class TestFence:
         rig.lose(P1)
         assert (wait.ready, gathering.ready) == ({P1: (0, 0)}, {P1: (0, 0)})
         assert rig.pump.parked == 0
-        assert rig.pump.polls._gatherers._waits == {}
+        assert rig.pump.polls._watches._readiness._listening == {}
 
     def test_an_evicted_member_is_told_so(self):
         rig = FencedRig()
