@@ -11,7 +11,6 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry._core.fetches import Demand
-from tarry.consumer.worker import Worker
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted
 from tarry.testing import (
     Call,
@@ -20,8 +19,8 @@ from tarry.testing import (
     hook,
     refuse,
 )
-from tarry.types import TopicPartition
 from tests.marks import rule
+from tests.unit.brokers.local.pump_rig import python_calls
 from tests.unit.consumer.leaders_rig import P, at, named, next_of, opened
 from tests.unit.consumer.rig import places, settled, start, take
 from tests.virtual import virtual
@@ -456,29 +455,25 @@ class TestCost:
             assert asked.pop("leader-0") <= 130
             assert all(requests <= 6 for requests in asked.values())
 
+    @rule("C73", "S53")
+    @pytest.mark.parametrize("busy", [0, 1, 10])
     @virtual()
-    async def test_nor_does_the_consumer_look_at_the_partitions_of_other_leaders(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A new wait names every idle partition of its leader (C73): that is what a changed partition costs."""
-        looks = 0
-        is_active = Worker._is_active
-
-        def look(worker: Worker, partition: TopicPartition) -> bool:
-            nonlocal looks
-            looks += 1
-            return is_active(worker, partition)
-
-        monkeypatch.setattr(Worker, "_is_active", look)
-        async with opened(999) as rig, rig.consumer() as consumer:
-            await consumer.ready()
-            await settled()
-            looks = 0
-            for _ in range(10):
-                await rig.append(0)
-                await anext(consumer)
+    async def test_work_grows_with_what_changes_and_not_with_the_partitions(self, busy: int) -> None:
+        """Consumer, log, and what is between them, as a count of calls that is the same on every machine."""
+        work: list[int] = []
+        for partitions in (99, 999):
+            async with opened(partitions) as rig, rig.consumer() as consumer:
+                await consumer.ready()
                 await settled()
-            assert looks < 10 * 4 * 333
+                with python_calls() as calls:
+                    for _ in range(20):
+                        for number in range(busy):
+                            await rig.append(number)
+                        for _ in range(busy):
+                            await anext(consumer)
+                        await anyio.sleep(3)
+                work.append(len(calls))
+        assert work[1] <= 1.1 * work[0], "the safety net looks at up to 64 targets a second"
 
 
 class TestMoving:

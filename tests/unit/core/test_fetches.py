@@ -79,10 +79,12 @@ class TestWhatIsFetched:
         machine.started(Plan((P0,), 1, 1))
         assert machine.plan() is None
         assert machine.room() is None
-        assert machine.idle([P0, P1, P2]) == [P2]
+        assert [*filter(machine.is_idle, (P0, P1, P2))] == [P2]
+        assert set(machine.touched()) == {P0, P1}
         machine.landed([P0])
         assert machine.plan() is not None
-        assert machine.idle([P0, P1, P2]) == [P0, P2]
+        assert [*filter(machine.is_idle, (P0, P1, P2))] == [P0, P2]
+        assert (machine.touched(), machine.touched()) == ([P0], [])
 
     def test_who_waits_longest_is_served_first(self) -> None:
         machine = fetches()

@@ -120,6 +120,7 @@ class FetchesMachine(RuleBasedStateMachine):
             count=count, max_bytes=max_bytes, messages_max=self.messages_max, bytes_max=self.bytes_max
         )
         self.model = Model()
+        self.idle = list(PARTITIONS)
         self.ready: list[TopicPartition] = []
         self.flying: Plan | None = None
         self.ends = dict.fromkeys(PARTITIONS, 0)
@@ -261,7 +262,10 @@ class FetchesMachine(RuleBasedStateMachine):
         assert self.fetches.busy == bool(self.ready or self.flying)
         flying = self.flying.partitions if self.flying else ()
         idle = [partition for partition in PARTITIONS if partition not in self.ready and partition not in flying]
-        assert self.fetches.idle(PARTITIONS) == idle
+        assert [*filter(self.fetches.is_idle, PARTITIONS)] == idle
+        touched = self.fetches.touched()
+        assert {at for at in PARTITIONS if (at in idle) != (at in self.idle)} <= set(touched)
+        self.idle = idle
 
 
 def _after(segment: Segment, offset: int) -> list[Run]:
