@@ -119,6 +119,11 @@ def twice(argument: str) -> Callable[[Call], object]:
     return lambda call: 2 * call.arguments[argument]
 
 
+def as_if_it_had_come(call: Call) -> abc.WatchChange:
+    change: abc.WatchChange = call.arguments["change"]
+    return replace(change, version=min(change.version, 1))
+
+
 def first_member(info: GroupInfo, _: Call) -> GroupInfo:
     return replace(info, members=info.members[:1])
 
@@ -194,6 +199,16 @@ LIES: list[tuple[str, Operation, Action]] = [
     ("min_count_counts_over_all_targets_together", "wait_ready", asking(min_count=lambda _: 1)),
     ("min_bytes_counts_over_all_targets_together", "wait_ready", asking(min_bytes=lambda _: None)),
     ("a_target_that_is_gone_counts_as_ready", "wait_ready", asking(targets=lambda call: call.arguments["targets"][:1])),
+    (
+        "a_wait_that_goes_on_with_the_one_before_waits_for_all_its_targets",
+        "wait_ready",
+        asking(targets=lambda call: call.arguments["change"].named or call.arguments["targets"], change=lambda _: None),
+    ),
+    (
+        "a_change_behind_a_wait_that_never_came_goes_by_the_targets",
+        "wait_ready",
+        asking(change=as_if_it_had_come),
+    ),
     ("nothing_stored_is_none_and_not_the_first_offset", "stored_offset", telling(lambda found, _: found or Offset(0))),
     ("a_lower_offset_changes_nothing", "store_offset", asking(lower=lambda _: True)),
     ("lower_sets_it_in_either_direction", "store_offset", asking(lower=lambda _: False)),

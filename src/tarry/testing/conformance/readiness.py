@@ -110,6 +110,41 @@ class Readiness(Suite):
                 found = await rig.wait(reader, (at, 0), min_count=min_count, min_bytes=min_bytes)
             assert found[at].messages == 3
 
+    @rests_on("S53", "C73")
+    async def test_a_wait_that_goes_on_with_the_one_before_waits_for_all_its_targets(self, rig: Rig) -> None:
+        """Whether the log remembers what that one named is its own affair; what comes between the two is not lost."""
+        p0, p1, p2 = await rig.topic(3)
+        reader = await rig.reader(p0, p1, p2)
+        begin = tuple(target((at, 0)) for at in (p0, p1))
+        first = rig.ask(rig.wait, reader, *begin, change=abc.WatchChange(7, 0, begin, ()))
+        await rig.settle()
+        await rig.append(p0, b"a")
+        assert set(await first.answer()) == {p0}
+        await rig.append(p1, b"b")
+        again = target((p0, 1))
+        found = await rig.wait(reader, again, begin[1], change=abc.WatchChange(7, 1, (again,), ()))
+        assert {at: ready.messages for at, ready in found.items()} == {p1: 1}
+        new = target((p2, 0))
+        last = rig.ask(rig.wait, reader, again, new, change=abc.WatchChange(7, 2, (new,), (p1,)))
+        await rig.settle()
+        assert last.is_out, "what was dropped is not waited for"
+        await rig.append(p2, b"c")
+        assert set(await last.answer()) == {p2}
+
+    @rests_on("S53", "C4")
+    async def test_a_change_behind_a_wait_that_never_came_goes_by_the_targets(self, rig: Rig) -> None:
+        p0, p1 = await rig.topic(2)
+        reader = await rig.reader(p0, p1)
+        begin, lost = target((p0, 0)), target((p1, 0))
+        assert await rig.wait(reader, begin, max_wait=rig.short, change=abc.WatchChange(7, 0, (begin,), ())) == {}
+        wait = rig.ask(rig.wait, reader, lost, change=abc.WatchChange(7, 2, (), ()))
+        await rig.settle()
+        await rig.append(p0, b"a")
+        await rig.settle()
+        assert wait.is_out
+        await rig.append(p1, b"b")
+        assert set(await wait.answer()) == {p1}
+
     @rests_on("S24", "design 3")
     async def test_a_target_that_is_gone_counts_as_ready(self, rig: Rig) -> None:
         (at,) = await rig.topic()

@@ -271,11 +271,14 @@ class Rig:
         min_count: int = 1,
         min_bytes: int | None = None,
         max_wait: float = LONG,
+        change: abc.WatchChange | None = None,
     ) -> dict[TopicPartition, abc.Ready]:
         """Wait for readiness; the answer by partition, none of which may be named twice."""
         wanted = [target(spec) for spec in targets]
         leader = await session.route(wanted[0].partition)
-        found = await session.wait_ready(leader, wanted, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait)
+        found = await session.wait_ready(
+            leader, wanted, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait, change=change
+        )
         by_partition = {ready.partition: ready for ready in found}
         assert len(by_partition) == len(found), f"named twice: {found}"
         return by_partition
