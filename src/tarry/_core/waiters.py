@@ -2,17 +2,16 @@
 
 A waiter whose read stayed short needs a *fixed* number of visible messages, or of visible bytes, before another read
 can help (S17). So each partition keeps two heaps of thresholds, and a commit that completes nobody is one peek at each,
-however many wait. Here are thresholds and deadlines only: what is probed and what it gets is decided by the pump; what
-a wait over many partitions has gathered is in `readiness`.
+however many wait. A waiter without a threshold has nothing but its deadline. What is probed and what it gets is decided
+by the pump; what a wait over many partitions has gathered is in `readiness`.
 
-Time: reads no clock. Bounds: `per_partition_max` waiters with one target, `total_max` waiters, `entries_max` heap
-entries; heaps are rebuilt when more than half of all entries are dead, and more than `dead_max` waiters. That slack
-makes the end of one wait over many partitions cheap: its entries are cleared away together with those of the next ones.
+Time: reads no clock. Bounds: `per_partition_max` waiters of one partition, `total_max` waiters; heaps are rebuilt when
+more than half of all entries are dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -35,10 +34,9 @@ class Parked:
 
     record: object
     deadline: float
-    thresholds: tuple[Threshold, ...]
+    threshold: Threshold | None
     order: int
     alive: bool = True
-    swept: int = 0
 
 
 class Full(Exception):
@@ -57,7 +55,7 @@ _Entry = tuple[float, int, Parked]
 class _Heaps:
     messages: list[_Entry] = field(default_factory=list[_Entry])
     bytes: list[_Entry] = field(default_factory=list[_Entry])
-    polls: int = 0
+    living: int = 0
 
 
 class Waiters:
@@ -68,44 +66,39 @@ class Waiters:
         *,
         per_partition_max: int = 1024,
         total_max: int = 65_536,
-        entries_max: int = 1_048_576,
-        dead_max: int = 16,
     ) -> None:
         self._per_partition_max = per_partition_max
         self._total_max = total_max
-        self._entries_max = entries_max
-        self._dead_max = dead_max
         self._heaps: dict[Partition, _Heaps] = {}
         self._deadlines: list[_Entry] = []
         self._alive: dict[Parked, None] = {}
         self._entries = 0
         self._dead = 0
-        self._dead_waiters = 0
         self._order = 0
 
     def __len__(self) -> int:
         return len(self._alive)
 
     def count_of(self, partition: Partition) -> int:
-        """Waiters with this one target."""
+        """Waiters of a partition."""
         heaps = self._heaps.get(partition)
-        return heaps.polls if heaps else 0
+        return heaps.living if heaps else 0
 
-    def park(self, record: object, deadline: float, thresholds: Iterable[Threshold]) -> Parked:
-        """Park a waiter until one of its thresholds is reached or its deadline passes.
+    def park(self, record: object, deadline: float, threshold: Threshold | None) -> Parked:
+        """Park a waiter until its threshold is reached or its deadline passes.
 
         Raises:
             Full: a bound is reached; nothing changed.
         """
-        parked = Parked(record, deadline, tuple(thresholds), self._order)
-        self._check_room(parked)
+        parked = Parked(record, deadline, threshold, self._order)
+        self._check_room(threshold)
         self._order += 1
-        for threshold in parked.thresholds:
+        if threshold is not None:
             heaps = self._heaps.setdefault(threshold.partition, _Heaps())
             heappush(heaps.messages, (threshold.messages_at, parked.order, parked))
             if threshold.bytes_at is not None:
                 heappush(heaps.bytes, (threshold.bytes_at, parked.order, parked))
-        self._count_poll(parked, +1)
+            heaps.living += 1
         heappush(self._deadlines, (deadline, parked.order, parked))
         self._alive[parked] = None
         self._entries += _weight(parked)
@@ -117,10 +110,10 @@ class Waiters:
             return False
         parked.alive = False
         del self._alive[parked]
-        self._count_poll(parked, -1)
+        if parked.threshold is not None:
+            self._heaps[parked.threshold.partition].living -= 1
         self._dead += _weight(parked)
-        self._dead_waiters += 1
-        if self._dead_waiters > self._dead_max and self._dead * 2 > self._entries:
+        if self._dead * 2 > self._entries:
             self._rebuild()
         return True
 
@@ -157,52 +150,35 @@ class Waiters:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def sweep(self, targets: int) -> Iterator[tuple[Parked, tuple[Threshold, ...]]]:
-        """The next window of the safety net, in rotation: waiters with those of their thresholds that are due (S25).
-
-        The window counts targets, not waiters, so that ten huge waits cost no more than many small ones (S54).
-        """
-        for parked in list(islice(self._alive, targets)):
-            if targets <= 0:
-                return
-            if not parked.alive:
-                continue  # ended by what was done about an earlier one
-            window = parked.thresholds[parked.swept : parked.swept + targets]
-            targets -= max(len(window), 1)
-            parked.swept += len(window)
-            if parked.swept >= len(parked.thresholds):
-                parked.swept = 0
+    def sweep(self, count: int) -> Iterator[Parked]:
+        """The next window of the safety net, in rotation (S25)."""
+        for parked in list(islice(self._alive, count)):
+            if parked.alive:  # else it was ended by what was done about an earlier one
                 self._alive[parked] = self._alive.pop(parked)
-            yield parked, window
+                yield parked
 
     def check(self) -> None:
         """Assert the invariants (tests)."""
         assert all(parked.alive for parked in self._alive)
         assert 0 <= self._dead <= self._entries
-        assert self._dead_waiters <= self._dead_max or self._dead * 2 <= self._entries
-        wanted = [threshold for parked in self._alive for threshold in parked.thresholds]
+        assert self._dead * 2 <= self._entries
+        wanted = [parked.threshold for parked in self._alive if parked.threshold is not None]
         by_messages = [entry for heaps in self._heaps.values() for entry in heaps.messages if entry[2].alive]
         by_bytes = [entry for heaps in self._heaps.values() for entry in heaps.bytes if entry[2].alive]
         assert len(by_messages) == len(wanted)
         assert len(by_bytes) == sum(threshold.bytes_at is not None for threshold in wanted)
-        assert all(heaps.polls >= 0 for heaps in self._heaps.values())
+        assert sum(heaps.living for heaps in self._heaps.values()) == len(wanted)
 
     @property
     def entries(self) -> int:
-        """Heap entries, dead ones included (bounded by twice the living, and `dead_max` waiters)."""
+        """Heap entries, dead ones included (bounded by twice the living)."""
         return self._entries
 
-    def _check_room(self, parked: Parked) -> None:
+    def _check_room(self, threshold: Threshold | None) -> None:
         if len(self._alive) >= self._total_max:
             raise Full("requests wait at this log", self._total_max)
-        if self._entries - self._dead + _weight(parked) > self._entries_max:
-            raise Full("targets of requests wait at this log", self._entries_max)
-        if len(parked.thresholds) == 1 and self.count_of(parked.thresholds[0].partition) >= self._per_partition_max:
+        if threshold is not None and self.count_of(threshold.partition) >= self._per_partition_max:
             raise Full("polls wait at this partition", self._per_partition_max)
-
-    def _count_poll(self, parked: Parked, change: int) -> None:
-        if len(parked.thresholds) == 1:
-            self._heaps[parked.thresholds[0].partition].polls += change
 
     def _take(self, woken: list[Parked]) -> list[Parked]:
         return sorted((parked for parked in woken if self.remove(parked)), key=lambda parked: parked.order)
@@ -210,14 +186,14 @@ class Waiters:
     def _rebuild(self) -> None:
         # A partition without entries may still have polls that `_take` has popped and not yet removed.
         living = {partition: _living(heaps) for partition, heaps in self._heaps.items()}
-        self._heaps = {partition: heaps for partition, heaps in living.items() if heaps.messages or heaps.polls}
+        self._heaps = {partition: heaps for partition, heaps in living.items() if heaps.messages or heaps.living}
         self._deadlines = _alive_only(self._deadlines)
         self._entries = sum(_weight(parked) for parked in self._alive)
-        self._dead = self._dead_waiters = 0
+        self._dead = 0
 
 
 def _weight(parked: Parked) -> int:
-    return len(parked.thresholds) + 1
+    return 1 if parked.threshold is None else 2
 
 
 def _reached(heap: list[_Entry], count: int) -> list[Parked]:
@@ -228,7 +204,7 @@ def _reached(heap: list[_Entry], count: int) -> list[Parked]:
 
 
 def _living(heaps: _Heaps) -> _Heaps:
-    return _Heaps(_alive_only(heaps.messages), _alive_only(heaps.bytes), heaps.polls)
+    return _Heaps(_alive_only(heaps.messages), _alive_only(heaps.bytes), heaps.living)
 
 
 def _alive_only(heap: list[_Entry]) -> list[_Entry]:

@@ -13,7 +13,7 @@ from tests.marks import rule as proves
 from tests.unit.machines import HALF
 
 PARTITIONS: tuple[Partition, ...] = ("p", "q", "r")
-PER_PARTITION_MAX, TOTAL_MAX, ENTRIES_MAX = 4, 7, 18
+PER_PARTITION_MAX, TOTAL_MAX = 4, 7
 
 
 @dataclass(eq=False)
@@ -22,19 +22,16 @@ class Entry:
 
     parked: Parked
     deadline: float
-    thresholds: list[Threshold]
-    swept: int = 0
+    threshold: Threshold | None
 
     def names(self, partition: Partition) -> bool:
-        return any(threshold.partition == partition for threshold in self.thresholds)
+        return self.threshold is not None and self.threshold.partition == partition
 
 
 class WaitersMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.waiters = Waiters(
-            per_partition_max=PER_PARTITION_MAX, total_max=TOTAL_MAX, entries_max=ENTRIES_MAX, dead_max=0
-        )
+        self.waiters = Waiters(per_partition_max=PER_PARTITION_MAX, total_max=TOTAL_MAX)
         self.parked: list[Entry] = []  # in the order of parking
         self.rotation: list[Entry] = []  # in the order of the sweep
         self.messages = dict.fromkeys(PARTITIONS, 0)
@@ -42,54 +39,46 @@ class WaitersMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
 
-    def refusal(self, thresholds: list[Threshold]) -> str | None:
+    def refusal(self, threshold: Threshold | None) -> str | None:
         if len(self.parked) >= TOTAL_MAX:
             return "requests wait"
-        if sum(len(entry.thresholds) + 1 for entry in self.parked) + len(thresholds) + 1 > ENTRIES_MAX:
-            return "targets of requests"
-        if len(thresholds) != 1:
+        if threshold is None:
             return None
-        polls = [entry for entry in self.parked if len(entry.thresholds) == 1 and entry.names(thresholds[0].partition)]
+        polls = [entry for entry in self.parked if entry.names(threshold.partition)]
         return "polls wait" if len(polls) >= PER_PARTITION_MAX else None
 
     @rule(
-        spread=st.lists(
-            st.tuples(
-                st.sampled_from(PARTITIONS),
-                st.integers(min_value=1, max_value=6),
-                st.none() | st.integers(min_value=1, max_value=6),
-            ),
-            max_size=3,
-            unique_by=lambda target: target[0],
+        names=st.none()
+        | st.tuples(
+            st.sampled_from(PARTITIONS),
+            st.integers(min_value=1, max_value=6),
+            st.none() | st.integers(min_value=1, max_value=6),
         ),
         wait=st.integers(min_value=0, max_value=5),
     )
-    def park(self, spread: list[tuple[Partition, int, int | None]], wait: int) -> None:
-        thresholds = [
-            Threshold(
-                partition,
-                self.messages[partition] + messages,
-                None if size is None else self.bytes[partition] + size,
-            )
-            for partition, messages, size in spread
-        ]
-        refused = self.refusal(thresholds)
+    def park(self, names: tuple[Partition, int, int | None] | None, wait: int) -> None:
+        threshold = None
+        if names is not None:
+            partition, messages, size = names
+            bytes_at = None if size is None else self.bytes[partition] + size
+            threshold = Threshold(partition, self.messages[partition] + messages, bytes_at)
+        refused = self.refusal(threshold)
         if refused:
             before = (len(self.waiters), self.waiters.entries)
             with pytest.raises(Full, match=refused):
-                self.waiters.park(self.number, self.now + wait, thresholds)
+                self.waiters.park(self.number, self.now + wait, threshold)
             assert (len(self.waiters), self.waiters.entries) == before
             return
         self.number += 1
-        parked = self.waiters.park(self.number, self.now + wait, thresholds)
+        parked = self.waiters.park(self.number, self.now + wait, threshold)
         assert parked.record == self.number
-        entry = Entry(parked, self.now + wait, thresholds)
+        entry = Entry(parked, self.now + wait, threshold)
         self.parked.append(entry)
         self.rotation.append(entry)
 
     @rule(partition=st.sampled_from(PARTITIONS), messages=st.integers(min_value=1, max_value=6))
     def park_poll(self, partition: Partition, messages: int) -> None:
-        self.park([(partition, messages, messages + 2)], 5)
+        self.park((partition, messages, messages + 2), 5)
 
     @precondition(lambda self: self.parked)
     @rule(data=st.data())
@@ -107,7 +96,7 @@ class WaitersMachine(RuleBasedStateMachine):
     def advance(self, partition: Partition, messages: int, size: int) -> None:
         self.messages[partition] += messages
         self.bytes[partition] += size
-        woken = [entry for entry in self.parked if any(self.is_reached(entry, partition))]
+        woken = [entry for entry in self.parked if self.is_reached(entry, partition)]
         found = self.waiters.advanced(partition, self.messages[partition], self.bytes[partition])
         assert found == [entry.parked for entry in woken]
         self.drop(woken)
@@ -116,13 +105,12 @@ class WaitersMachine(RuleBasedStateMachine):
     def advance_by_bytes(self, partition: Partition, size: int) -> None:
         self.advance(partition, 0, size)
 
-    def is_reached(self, entry: Entry, partition: Partition) -> list[bool]:
-        return [
-            self.messages[partition] >= threshold.messages_at
-            or (threshold.bytes_at is not None and self.bytes[partition] >= threshold.bytes_at)
-            for threshold in entry.thresholds
-            if threshold.partition == partition
-        ]
+    def is_reached(self, entry: Entry, partition: Partition) -> bool:
+        threshold = entry.threshold
+        if threshold is None or threshold.partition != partition:
+            return False
+        has_bytes = threshold.bytes_at is not None and self.bytes[partition] >= threshold.bytes_at
+        return self.messages[partition] >= threshold.messages_at or has_bytes
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def change(self, partition: Partition) -> None:
@@ -140,20 +128,9 @@ class WaitersMachine(RuleBasedStateMachine):
 
     @rule(window_max=st.integers(min_value=1, max_value=5))
     def sweep(self, window_max: int) -> None:
-        expected: list[tuple[Parked, tuple[Threshold, ...]]] = []
-        left = window_max
-        for entry in list(self.rotation):
-            if left <= 0:
-                break
-            window = tuple(entry.thresholds[entry.swept : entry.swept + left])
-            expected.append((entry.parked, window))
-            left -= max(len(window), 1)
-            entry.swept += len(window)
-            if entry.swept == len(entry.thresholds):
-                entry.swept = 0
-                self.rotation.remove(entry)
-                self.rotation.append(entry)
-        assert list(self.waiters.sweep(window_max)) == expected
+        window, rest = self.rotation[:window_max], self.rotation[window_max:]
+        assert list(self.waiters.sweep(window_max)) == [entry.parked for entry in window]
+        self.rotation = rest + window
 
     def drop(self, entries: list[Entry]) -> None:
         self.parked = [entry for entry in self.parked if entry not in entries]
@@ -165,12 +142,12 @@ class WaitersMachine(RuleBasedStateMachine):
         assert len(self.waiters) == len(self.parked)
         assert self.waiters.next_deadline() == min((entry.deadline for entry in self.parked), default=None)
         for partition in PARTITIONS:
-            polls = [entry for entry in self.parked if len(entry.thresholds) == 1 and entry.names(partition)]
+            polls = [entry for entry in self.parked if entry.names(partition)]
             assert self.waiters.count_of(partition) == len(polls)
 
     @invariant()
     def is_bounded(self) -> None:
-        living = sum(len(entry.thresholds) + 1 for entry in self.parked)
+        living = sum(1 if entry.threshold is None else 2 for entry in self.parked)
         assert living <= self.waiters.entries <= max(2 * living, 1)
         heaps = self.waiters._heaps.values()
         assert sum(len(heap.messages) for heap in heaps) + len(self.waiters._deadlines) <= self.waiters.entries

@@ -299,7 +299,7 @@ class Polls:
             self._probe(probe)  # a commit came in while the disk was read (S27)
         else:
             target.runs = ()
-            self._park(probe, (threshold,))
+            self._park(probe, threshold)
 
     # -- commits
 
@@ -362,7 +362,7 @@ class Polls:
         for probe in [self._probes[call] for call in member.calls]:
             if probe.wait is not None or not any(spec.partition in partitions for spec in probe.specs):
                 continue
-            if probe.parked is not None and probe.parked.thresholds:
+            if probe.parked is not None and probe.parked.threshold is not None:
                 self._unpark(probe)
                 self._probe(probe)
             else:
@@ -382,7 +382,7 @@ class Polls:
         if probe.watched is not None:
             self._watches.timed_out(probe)
             return
-        if parked.thresholds:
+        if parked.threshold is not None:
             self._probe(probe)
             return
         what = "disk read" if probe.ticket is None else "commit"
@@ -396,14 +396,14 @@ class Polls:
 
     def _sweep(self) -> None:
         self._watches.sweep(SWEEP_TARGETS)
-        for parked, window in self._waiters.sweep(SWEEP_TARGETS):
+        for parked in self._waiters.sweep(SWEEP_TARGETS):
             probe = _probe_of(parked.record)
-            if parked.alive and probe.watched is None and probe.ticket is None and self._is_due(probe, window):
+            if parked.alive and probe.watched is None and probe.ticket is None and self._is_due(probe, parked):
                 self._unpark(probe)
                 self._probe(probe)
 
-    def _is_due(self, probe: Probe, window: tuple[Threshold, ...]) -> bool:
-        return not probe.member.open or any(self._is_wake_lost(threshold) for threshold in window)
+    def _is_due(self, probe: Probe, parked: Parked) -> bool:
+        return not probe.member.open or (parked.threshold is not None and self._is_wake_lost(parked.threshold))
 
     def _is_wake_lost(self, threshold: Threshold) -> bool:
         part = self._view.by_id(threshold.partition)
@@ -411,21 +411,21 @@ class Polls:
 
     # -------------------------------------------------------------------------------------------- parking and answers
 
-    def _park(self, probe: Probe, thresholds: tuple[Threshold, ...]) -> bool:
-        """Wait until a threshold is reached or the wait is over; False when there was no room, which is answered."""
-        return self._park_until(probe, probe.wait_until, thresholds)
+    def _park(self, probe: Probe, threshold: Threshold | None) -> bool:
+        """Wait until the threshold is reached or the wait is over; False when there was no room, which is answered."""
+        return self._park_until(probe, probe.wait_until, threshold)
 
     def _wait(self, probe: Probe) -> bool:
         """A readiness wait waits for what is watched, or its deadline."""
-        return self._park(probe, ())
+        return self._park(probe, None)
 
     def _park_until_answered(self, probe: Probe) -> bool:
         """Wait for the store; what ends it otherwise is the request deadline (S29)."""
-        return self._park_until(probe, probe.wait_until + abc.REQUEST_GRACE, ())
+        return self._park_until(probe, probe.wait_until + abc.REQUEST_GRACE, None)
 
-    def _park_until(self, probe: Probe, deadline: float, thresholds: tuple[Threshold, ...]) -> bool:
+    def _park_until(self, probe: Probe, deadline: float, threshold: Threshold | None) -> bool:
         try:
-            probe.parked = self._waiters.park(probe, deadline, thresholds)
+            probe.parked = self._waiters.park(probe, deadline, threshold)
         except Full as full:
             self._reply(
                 probe,

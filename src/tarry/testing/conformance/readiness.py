@@ -204,9 +204,9 @@ class Readiness(Suite):
         await rig.append(at, b"a")
         reader = await rig.reader(at)
         leader = await reader.route(at)
-        for options in {"min_count": 0}, {"min_bytes": 0}:
+        for min_count, min_bytes in ((0, None), (1, 0)):
             with refused(ConfigError):
-                await rig.wait(reader, (at, 0), **options)
+                await rig.wait(reader, (at, 0), min_count=min_count, min_bytes=min_bytes)
         for max_wait in -1.0, 601.0:
             with refused(ConfigError):
                 await rig.wait(reader, (at, 0), max_wait=max_wait)

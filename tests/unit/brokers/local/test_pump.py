@@ -654,7 +654,7 @@ class TestWakes:
     @pytest.mark.slow
     @rule("K20")
     def test_20000_polls_that_end_by_time_or_cancel_leave_nothing_behind(self):
-        rig = PumpRig(waiters=Waiters(dead_max=0))
+        rig = PumpRig(waiters=Waiters())
         for turn in range(10_000):
             timed, cancelled = rig.poll(0, max_wait=0.001), rig.poll(0, max_wait=5)
             assert rig.pump.parked == 2
