@@ -23,7 +23,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
-from tarry._core.fetches import Demand, Fetches, cut, from_position, up_to
+from tarry._core.fetches import Demand, Fetches, cut
 from tarry._core.pace import Pace
 from tarry._core.patience import InHand
 from tarry._core.positions import Positions
@@ -704,7 +704,7 @@ class Consumer(Generic[T]):
             if not comes_again:
                 self._handed(segment.origin, hand.offset)
                 self._finished(segment.origin, hand.offset)
-            rest = from_position(segment, Position(hand.offset) if comes_again else position_after(hand.offset))
+            rest = segment.after(Position(hand.offset) if comes_again else position_after(hand.offset))
             if rest is not None and self._goes_on(segment.origin):
                 self._fetches.put_first(rest)
         for origin, (_, last) in self._batch.items():
@@ -780,7 +780,7 @@ class Consumer(Generic[T]):
             self._given_up.add(segment.origin)
             self._note()
             self._cursor = iter(())
-            self._segment = up_to(segment, hand.offset)
+            self._segment = segment.up_to(hand.offset)
 
     def _interrupt(self) -> None:
         """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
@@ -966,8 +966,8 @@ class Consumer(Generic[T]):
             return
         self._note()
         self._cursor = iter(())
-        self._segment = up_to(segment, hand.offset)
-        rest = from_position(segment, position_after(hand.offset))
+        self._segment = segment.up_to(hand.offset)
+        rest = segment.after(position_after(hand.offset))
         if rest is not None and self._goes_on(segment.origin):
             self._fetches.put_first(rest)
 
@@ -1142,14 +1142,14 @@ class Consumer(Generic[T]):
         """Messages and bytes, with those out of the list in hand."""
         if self._segment is None or self._hand is None:
             return self._messages, self._bytes
-        done = up_to(self._segment, self._hand.offset)
+        done = self._segment.up_to(self._hand.offset)
         return self._messages + done.count, self._bytes + done.size
 
     def _rest_of_list(self) -> Segment | None:
         """What is decoded, and not handed over yet."""
         if self._segment is None or self._hand is None or self._state is not State.OPEN:
             return None
-        return from_position(self._segment, position_after(self._hand.offset))
+        return self._segment.after(position_after(self._hand.offset))
 
     def _tally(self) -> None:
         """The list in hand is about to be put away."""
@@ -1243,7 +1243,7 @@ class Consumer(Generic[T]):
         """Committed batches of partitions that were lost without notice, and not finished: nobody reads them (Q6)."""
         segments = self._fetches.segments if self._commits_on_poll else []
         if self._segment is not None and self._hand is not None and self._commits_on_poll:
-            rest = from_position(self._segment, Position(self._hand.offset))
+            rest = self._segment.after(Position(self._hand.offset))
             segments = [*segments, *([rest] if rest is not None else [])]
         spans = [(segment.origin, segment.first, segment.last) for segment in segments]
         spans += [(origin, *span) for origin, span in self._batch.items() if self._commits_on_poll]
