@@ -19,8 +19,9 @@ from tarry import abc
 from tarry._runtime.clock import random_bytes, random_share, wall_ms
 from tarry._runtime.signals import Drain, current_drain
 from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
-from tarry.consumer.consumer import Consumer, Reads, fill_count
+from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Hook, Hooks
+from tarry.consumer.reads import Reads, fill_count
 from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotStarted, UsageError
 from tarry.instruments import Instruments
 from tarry.producer.producer import Producer

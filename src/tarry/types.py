@@ -313,6 +313,26 @@ class Segment:
         """Bytes of the encoded records."""
         return sum(run.size for run in self.runs)
 
+    def up_to(self, offset: Offset) -> Segment:
+        """The part that ends with a message of it."""
+        if offset >= self.last:
+            return self
+        runs = [run.split(min(offset + 1 - run.base, run.count))[0] for run in self.runs if run.base <= offset]
+        return Segment(self.origin, tuple(runs))
+
+    def after(self, position: Position) -> Segment | None:
+        """The part from a position on (C38); None: there is nothing."""
+        if position <= self.first:
+            return self
+        if position > self.last:
+            return None
+        return Segment(self.origin, tuple(part for run in self.runs if (part := run.after(position)).count))
+
+    def split(self, count: int) -> tuple[Segment, Segment | None]:
+        """Cut into the first `count` messages, at least 1, and the rest, if there is one."""
+        middle = self.first + count
+        return self.up_to(Offset(middle - 1)), self.after(Position(middle))
+
 
 class Batch(Sequence[Message[T]]):
     """What one `poll` returned: messages of any number of partitions, in order within each.

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
+from tarry.types import Origin, Position, Run, Segment, TopicPartition
 
 RUN_OVERHEAD = 64
 """As `_wire.batch.RUN_OVERHEAD` (machines import no codec; a test compares them)."""
@@ -452,19 +452,6 @@ def cut(segment: Segment, count: int, size: int, *, at_least: int) -> tuple[Segm
         if run.count:
             rest.append(run)
     return _segment(segment, head), _segment(segment, rest)
-
-
-def from_position(segment: Segment, position: Position) -> Segment | None:
-    """The part of a segment from a position on (C38)."""
-    if position <= segment.first:
-        return segment
-    return _segment(segment, [part for run in segment.runs if (part := run.after(position)).count])
-
-
-def up_to(segment: Segment, offset: Offset) -> Segment:
-    """The part of a segment that ends with a message of it."""
-    runs = [run.split(min(offset + 1 - run.base, run.count))[0] for run in segment.runs if run.base <= offset]
-    return Segment(segment.origin, tuple(runs))
 
 
 def pieces(segment: Segment, size: int) -> list[Segment]:

@@ -4,7 +4,7 @@ It has one thing in hand at a time: whoever reads again has finished all that he
 messages that were given in all tells one thing from the next, and nothing has to be noted per message. The age counts
 from the first look, never from earlier: it may be too short by the time between two looks, never too long.
 
-Not here: looking (`consumer.membership`), what is in hand (`consumer.consumer`).
+Not here: looking (`consumer.membership`), what is in hand (`hand`).
 """
 
 from __future__ import annotations

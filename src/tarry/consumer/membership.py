@@ -11,7 +11,7 @@ has said nothing is delivered or stored (K18).
 
 Hooks run one at a time, in a task of their own, and hold nothing that a reader may wait for (K55).
 
-Not here: requests for messages (`worker`), what the application has in hand (`consumer`), who gets what (the log).
+Not here: requests for messages (`worker`), what the application has in hand (`handing`), who gets what (the log).
 """
 
 from __future__ import annotations

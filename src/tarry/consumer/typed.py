@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tarry._core.fetches import cut, from_position, up_to
 from tarry._wire.batch import Undecoded, decode, decode_values
 from tarry.errors import DataError, UndecodableMessage
 from tarry.types import Message, Offset, Origin, Position, Segment, position_after
@@ -87,10 +86,10 @@ class Typed:
         for number, segment in enumerate(segments):
             whole = self._whole(segment)
             if whole.messages:
-                taken.append(segment if whole.bad is None else up_to(segment, whole.messages[-1].offset))
+                taken.append(segment if whole.bad is None else segment.up_to(whole.messages[-1].offset))
                 found[segment.origin, segment.first] = whole.messages
             if whole.bad is not None:
-                behind = from_position(segment, position_after(whole.bad.last))
+                behind = segment.after(position_after(whole.bad.last))
                 rest = [*([] if behind is None else [behind]), *segments[number + 1 :]]
                 return Decoded(taken, found, rest, whole.bad, whole.error)
         return Decoded(taken, found, [])
@@ -119,7 +118,7 @@ class Typed:
         if undecoded is None:
             return Part(messages)
         message = messages[undecoded.place]
-        bad = from_position(up_to(part, message.offset), Position(message.offset))
+        bad = part.up_to(message.offset).after(Position(message.offset))
         return Part(messages[: undecoded.place], bad, _undecodable(message, undecoded))
 
 
@@ -127,8 +126,7 @@ def in_parts(segment: Segment) -> Iterator[Segment]:
     """A segment in parts that may be decoded in one turn each."""
     rest: Segment | None = segment
     while rest is not None:
-        head, rest = cut(rest, PART_MESSAGES, rest.size, at_least=1)
-        assert head is not None
+        head, rest = rest.split(PART_MESSAGES)
         yield head
 
 

@@ -30,7 +30,7 @@ import anyio.abc
 from tarry import abc
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff, Refusals
-from tarry._core.fetches import Demand, Fetches, Plan, from_position, pieces
+from tarry._core.fetches import Demand, Fetches, Plan, pieces
 from tarry._core.gaps import Gap, Gaps
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
@@ -697,7 +697,7 @@ class Worker:
             self._buffer(Segment(origin, reply.runs), reply.position)
 
     def _buffer(self, segment: Segment, new_from: Position) -> None:
-        fresh = from_position(segment, new_from)
+        fresh = segment.after(new_from)
         for piece in pieces(fresh, DECODE_BYTES) if fresh is not None else ():
             self._fetches.put(piece)
 

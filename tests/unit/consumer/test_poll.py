@@ -8,7 +8,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-import tarry.consumer.consumer
+import tarry.consumer.lists
 from tarry import AutoCommit, Batch, Message, PollOptions, Start
 from tarry._wire.batch import DECODE_BYTES, RUN_OVERHEAD, decode
 from tarry.errors import NotAccepted
@@ -443,7 +443,7 @@ class TestDecodingInTurns:
             decoded.append(segment.size)
             return decode(segment)
 
-        monkeypatch.setattr(tarry.consumer.consumer, "decode", counting)
+        monkeypatch.setattr(tarry.consumer.lists, "decode", counting)
 
         async def tick() -> None:
             while True:
@@ -476,7 +476,7 @@ class TestDecodingInTurns:
             decoded.append(segment.size)
             return decode(segment)
 
-        monkeypatch.setattr(tarry.consumer.consumer, "decode", counting)
+        monkeypatch.setattr(tarry.consumer.lists, "decode", counting)
         async with opened() as rig:
             await rig.fill(P0, 10_000, size=1000)
             async with rig.consumer(buffer_bytes=32_000_000) as consumer:

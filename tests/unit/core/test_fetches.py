@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tarry._wire.batch
 from tarry._core import fetches as module
-from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, Plan, cut, from_position, pieces, up_to
+from tarry._core.fetches import RUN_OVERHEAD, Demand, Fetches, Plan, cut, pieces
 from tarry._wire.batch import seal
 from tarry.types import Offset, Origin, Position, Run, Segment, TopicPartition
 from tests.marks import rule
@@ -172,7 +172,7 @@ class TestWhatIsHandedOut:
         machine.put(segment(P1, 0, [10]))
         first = machine.take()
         assert first is not None
-        rest = from_position(first, Position(1))
+        rest = first.after(Position(1))
         assert rest is not None
         machine.put_first(rest)
         assert (machine.messages, machine.size) == (3, 30)
@@ -254,13 +254,13 @@ class TestCutting:
     @rule("C38")
     def test_what_lies_in_front_of_a_position_is_left_out(self) -> None:
         whole = segment(P0, 5, [10, 10, 10], [10, 10])
-        assert from_position(whole, Position(0)) is whole
-        assert from_position(whole, Position(5)) is whole
+        assert whole.after(Position(0)) is whole
+        assert whole.after(Position(5)) is whole
         for position in range(6, 10):
-            part = from_position(whole, Position(position))
+            part = whole.after(Position(position))
             assert part is not None
             assert (part.first, part.last, part.size) == (position, 9, 10 * (10 - position))
-        assert from_position(whole, Position(10)) is None
+        assert whole.after(Position(10)) is None
 
     @rule("K91")
     def test_pieces_are_fit_to_be_decoded_at_once(self) -> None:
@@ -368,13 +368,22 @@ class TestCommittingFetches:
 @rule("C32")
 def test_a_segment_is_cut_behind_the_message_in_hand() -> None:
     whole = segment(P0, 10, [1, 1, 1], [1, 1])
-    assert [spans([up_to(whole, Offset(offset))]) for offset in (10, 12, 13, 14)] == [
+    assert [spans([whole.up_to(Offset(offset))]) for offset in (10, 12, 13, 14)] == [
         [(0, 10, 10)],
         [(0, 10, 12)],
         [(0, 10, 13)],
         [(0, 10, 14)],
     ]
-    assert [run.count for run in up_to(whole, Offset(12)).runs] == [3]
+    assert [run.count for run in whole.up_to(Offset(12)).runs] == [3]
+
+
+def test_a_segment_is_split_after_so_many_messages() -> None:
+    whole = segment(P0, 10, [1, 1, 1], [1, 1])
+    for count in range(1, 5):
+        head, rest = whole.split(count)
+        assert rest is not None
+        assert spans([head, rest]) == [(0, 10, 9 + count), (0, 10 + count, 14)]
+    assert whole.split(5) == whole.split(1 << 20) == (whole, None)
 
 
 class TestLeaders:

@@ -1,0 +1,128 @@
+"""What callers pass to the verbs of a consumer: checked, and brought into one form.
+
+Errors say what was passed and what to pass instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from tarry._core.positions import Positions
+from tarry.config import PollOptions
+from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
+from tarry.types import Batch, Message, Offset, Origin, TopicPartition
+
+Named = TopicPartition | int
+"""A partition as users name it: with one topic, a plain int names one of it."""
+
+
+class Arguments:
+    """Checks what is said about partitions and offsets of one consumer. `note` brings positions up to date."""
+
+    def __init__(self, topics: Sequence[str], positions: Positions, *, note: Callable[[], None]) -> None:
+        self._topics = topics
+        self._positions = positions
+        self._note = note
+
+    def owned(self, given: Named) -> TopicPartition:
+        """The partition meant.
+
+        Raises:
+            ConfigError: it names none.
+            StaleAssignment: the consumer does not read it.
+        """
+        partition = self._partition(given)
+        if partition not in self._positions:
+            owned = ", ".join(map(str, sorted(self._positions)))
+            raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
+        return partition
+
+    def all_owned(self, given: Named | Iterable[Named]) -> list[TopicPartition]:
+        """The partitions meant; one is as good as a list of it."""
+        if isinstance(given, (TopicPartition, str)) or not isinstance(given, Iterable):
+            return [self.owned(given)]
+        return [self.owned(each) for each in given]
+
+    def offsets(
+        self, what: Message[Any] | Batch[Any] | Named, offset: Offset | int | None, *, force: bool
+    ) -> list[tuple[TopicPartition, Offset, Origin | None]]:
+        """Which offsets are to be stored, and as what they were delivered; a batch has one for each partition.
+
+        Raises:
+            ConfigError: it is no offset, or lies ahead of what was delivered, without `force`.
+            StaleAssignment: it is not held as it was delivered, or not at all.
+        """
+        if isinstance(what, Message):
+            return [(what.origin.partition, what.offset, what.origin)]
+        if isinstance(what, Batch):
+            for segment in what.segments:
+                self.check_held(segment.origin)
+            last = {segment.origin.partition: segment for segment in what.segments}  # one request each
+            return [(partition, segment.last, segment.origin) for partition, segment in last.items()]
+        given = _offset(what, offset)
+        partition = self.owned(what)
+        if not force:
+            self._check_delivered(partition, given)
+        return [(partition, given, None)]
+
+    def check_held(self, origin: Origin) -> None:
+        """What was delivered is still held as it was then."""
+        if not self._positions.holds(origin):
+            raise StaleAssignment(
+                f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
+            )
+
+    def _partition(self, given: Named) -> TopicPartition:
+        if not isinstance(given, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {type(given).__name__} ({given!r})")
+        if not isinstance(given, int):
+            return TopicPartition(*given)
+        if len(self._topics) != 1:
+            raise ConfigError(
+                f"partition {given} of which topic? This consumer reads {sorted(self._topics)}; pass a TopicPartition"
+            )
+        return TopicPartition(self._topics[0], given)
+
+    def _check_delivered(self, partition: TopicPartition, offset: Offset) -> None:
+        self._note()
+        upcoming = self._positions[partition].next
+        if upcoming is None or offset >= upcoming:
+            where = "its position is not known yet" if upcoming is None else f"offset {upcoming} is delivered next"
+            raise ConfigError(
+                f"store_offset({partition}, {offset}) lies ahead of what was delivered ({where}): the messages up to "
+                "there would be skipped; if that is meant, pass force=True"
+            )
+
+
+def _offset(what: object, offset: object) -> Offset:
+    """The offset that goes with a partition."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
+    if offset < 0:
+        raise ConfigError(f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored")
+    return Offset(offset)
+
+
+def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> PollOptions:
+    """The options of one `poll`: what is given beside the usual ones; what is unknown is refused by its name (C12)."""
+    changed = {**{name: value for name, value in given.items() if value is not None}, **unknown}
+    return PollOptions(**(usual.model_dump() | changed)) if changed else usual
+
+
+def check_cause(cause: object) -> None:
+    """Why something is paused."""
+    if not isinstance(cause, str) or not cause:
+        raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
+
+
+def check_handler(handler: object, stop: object, on_error: object) -> None:
+    """What `consume` is called with."""
+    if not callable(handler):
+        raise ConfigTypeError(f"consume({handler!r}) needs a function of one message")
+    if stop is not None and not isinstance(stop, anyio.Event):
+        raise ConfigTypeError(f"stop={stop!r} is a {type(stop).__name__}; it takes an anyio.Event")
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r}: use 'raise' or 'skip'")
