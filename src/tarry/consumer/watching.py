@@ -80,7 +80,7 @@ class Desk:
         target: a partition as a request names it.
         refused: a request to the leader of a group was refused.
         arrived: whoever reads should look again.
-        on: loops should look again.
+        nudge: fetches went on, and loops should look again.
     """
 
     is_active: Callable[[TopicPartition], bool]
@@ -88,7 +88,7 @@ class Desk:
     target: Callable[[TopicPartition], abc.FetchTarget]
     refused: Callable[[str, Iterable[TopicPartition], TarryError, Refusals], None]
     arrived: Callable[[], None]
-    on: Callable[[], None]
+    nudge: Callable[[], None]
 
 
 class Watching:
@@ -222,7 +222,7 @@ class Watching:
             for item in answer:
                 self._fetches.ready(item.partition)
         self.answered(demand, group)
-        self._desk.on()
+        self._desk.nudge()
         if not isinstance(answer, TarryError):
             until = anyio.current_time() + spacing(pacing, began, terms.max_wait, brought=bool(answer))
             await self._bell.quiet_until("watching", lambda: self.no_later(until))

@@ -172,7 +172,7 @@ class Worker:
             standing,
             self._routes,
             fetches,
-            Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._on),
+            Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._nudge),
             poll=poll,
             bell=self._bell,
             random=random,
@@ -251,7 +251,7 @@ class Worker:
         self._bell.ring()
         self._look()
 
-    def _on(self) -> None:
+    def _nudge(self) -> None:
         """Fetches went on, or a `poll` came or went, and nothing else changed: what is to be done now?"""
         self._bell.ring("fetching", "resting", "watching")
         self._look()
@@ -269,7 +269,7 @@ class Worker:
     def demand(self, demand: Demand | None) -> None:
         """A `poll` waits (or does not any more)."""
         self._fetches.demand = demand
-        self._on()
+        self._nudge()
 
     def awaited(self) -> None:
         """A reader waits for a single message."""
@@ -623,7 +623,7 @@ class Worker:
             self._take(target, epoch)
         self._watching.settle()
         if not self._alone():
-            self._on()  # idle partitions have to be watched
+            self._nudge()  # idle partitions have to be watched
         self._arrived()
         return any(target.runs for target in reply.targets)
 
