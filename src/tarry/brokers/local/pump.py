@@ -148,7 +148,7 @@ class Pump:
                 self._add_topic(result)
             if isinstance(result, TopicExists) and exist_ok and name in topics:
                 result = abc.TopicState(name, options, ())
-            self._answer_followed(call, name, result)
+            self._answer_topic(call, result)
 
         self._submit(call, abc.CreateTopic(name, options), done)
 
@@ -158,7 +158,7 @@ class Pump:
         def done(result: Any) -> None:
             if isinstance(result, abc.TopicState):
                 self._extend_topic(result)
-            self._answer_followed(call, name, result)
+            self._answer_topic(call, result)
 
         self._submit(call, abc.GrowTopic(name, partitions), done)
 
@@ -443,12 +443,9 @@ class Pump:
         if call in self._jobs:  # else it was answered at once
             self._jobs[call] = ticket
 
-    def _answer_followed(self, call: Reply, name: str, result: Any) -> None:
-        """Answer what a topic is now, once the groups on it have saved that they know."""
-        if isinstance(result, abc.TopicState):
-            self.groups.when_followed(name, partial(self._answer, call, self.view.topics[name].info()))
-        else:
-            self._answer(call, result)
+    def _answer_topic(self, call: Reply, result: Any) -> None:
+        """Answer what a topic is now."""
+        self._answer(call, self.view.topics[result.name].info() if isinstance(result, abc.TopicState) else result)
 
     def _answer(self, call: Reply | None, result: Any) -> None:
         if call is not None:
