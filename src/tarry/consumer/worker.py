@@ -726,9 +726,13 @@ class Worker:
 
     def _is_active(self, partition: TopicPartition) -> bool:
         """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
+        is_readable = self._is_readable(partition) and not self.is_held_back(partition)
+        return is_readable and self._routes.leader(partition) is not None
+
+    def _is_readable(self, partition: TopicPartition) -> bool:
+        """It has a position, and is neither paused nor about to be handed over."""
         place = self._positions.get(partition)
-        is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and not self.is_held_back(partition) and self._routes.leader(partition) is not None
+        return place is not None and place.is_open and place.fetch_at is not None and place.paused is None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -788,10 +792,11 @@ class Worker:
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        for partition in refused.partitions:
+        partitions = [partition for partition in refused.partitions if self._is_readable(partition)]
+        for partition in partitions:
             self._fetches.ready(partition)
         answers: list[bool | None] = []
-        for partition in refused.partitions:
+        for partition in partitions:
             plan = self._fetches.plan(1, partial(_only, partition, refused.lane))
             if plan is not None and self._is_active(partition):
                 answers.append(await self._fetch(self._order(plan), refusals))
@@ -838,9 +843,8 @@ class Worker:
         self._arrived()
 
     def _probe(self, partition: TopicPartition) -> None:
-        """A partition has rested: a request goes out for it."""
-        place = self._positions.get(partition)
-        if place is not None and place.fetch_at is not None:
+        """A partition has rested: a request goes out for it, unless something else stands against reading it."""
+        if self._is_readable(partition):
             self._fetches.ready(partition)
         self.kick()
 
