@@ -176,7 +176,7 @@ class Worker:
         self._direct: Wait | None = None
         self._committing: Committing | None = None
         self._putting_back = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
-        self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
+        self._unread: dict[TopicPartition, None] = {}  # what was committed of them and dropped is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
@@ -503,7 +503,7 @@ class Worker:
                 self._gaps.forget(partition)  # it is met again, from there on
 
     def _next_stranded(self) -> TopicPartition | None:
-        """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
+        """One that is paused, or of which something was dropped that had been committed."""
         return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
@@ -653,13 +653,17 @@ class Worker:
         if place is None or place.ownership != reply.ownership:
             self._take_over(reply)
             return
-        if place.epoch != epoch or self._stopped.holds(partition):
-            return  # asked before the partition stopped: it lies behind what does not decode, and must not pass that
+        if place.epoch != epoch:
+            return
+        if self._stopped.holds(partition):  # it may lie behind what does not decode, and must not pass that
+            self._leave_unread(reply)
+            return
         self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
             self._new_history(partition)
             return
         if reply.asked < reply.position and not self._meet(_gap_in(reply)):
+            self._leave_unread(reply)
             return
         new_from = self._positions.fetched(partition, epoch, reply.next)
         if new_from is None:
@@ -669,6 +673,11 @@ class Worker:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
+
+    def _leave_unread(self, reply: abc.TargetReply) -> None:
+        """What it brought is dropped; if that was committed, the log must not go on counting it as read."""
+        if self._commits is not None and reply.runs:
+            self._unread[reply.partition] = None
 
     def _take_over(self, reply: abc.TargetReply) -> None:
         """The partition was lost while its fetch was out: what was committed is delivered all the same (C37)."""
