@@ -19,6 +19,7 @@ from tarry.errors import (
     ConfigTypeError,
     LogBusy,
     MessageTooLarge,
+    NotOfType,
     NotStarted,
     OutcomeUnknown,
     ProducerClosed,
@@ -149,7 +150,7 @@ class Producer(Generic[T]):
             timestamp_ms: milliseconds since 1970 UTC; default now.
 
         Raises:
-            UnencodableValue: it is none of `value_type`; nothing was sent.
+            UnencodableValue: it is none of `value_type`, or its encoder failed; nothing was sent.
             MessageTooLarge: above the topic's limit; names both sizes.
             OutcomeUnknown: it may or may not have been written.
             LogFull, LogBusy, LogUnavailable: it was not written.
@@ -243,16 +244,20 @@ class Producer(Generic[T]):
             encoded = encode(value)
             if not isinstance(encoded, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' encoders
                 raise TypeError(f"the encoder returned {type(encoded).__name__} instead of bytes")
+        except NotOfType as error:
+            raise self._unencodable(index, value, "is none of value_type", error.reason) from error.reason
         except Exception as error:
-            said = " ".join(str(error).split())
-            raise UnencodableValue(
-                f"message {index} of this call, for topic {self._topic!r}: its value, of type "
-                f"{type(value).__qualname__}, is none of value_type ({type(error).__name__}: {said[:CAUSE_TEXT]}); "
-                "nothing was sent",
-                topic=self._topic,
-                value=value,
-            ) from error
+            raise self._unencodable(index, value, "was not encoded, since its encoder failed", error) from error
         return message._replace(value=encoded)
+
+    def _unencodable(self, index: int, value: object, what: str, cause: Exception) -> UnencodableValue:
+        said = " ".join(str(cause).split())
+        return UnencodableValue(
+            f"message {index} of this call, for topic {self._topic!r}: its value, of type "
+            f"{type(value).__qualname__}, {what} ({type(cause).__name__}: {said[:CAUSE_TEXT]}); nothing was sent",
+            topic=self._topic,
+            value=value,
+        )
 
     def _choose(self, message: Outgoing, count: int) -> int:
         """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""

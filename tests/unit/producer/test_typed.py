@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_serializer, field_validator
 
 from tarry import ConfigTypeError, MessageTooLarge, Outgoing, Producer, Start, UnencodableValue
 from tests.marks import named, rule
@@ -34,6 +34,21 @@ class Record(msgspec.Struct):
 @dataclass
 class Plain:
     n: int
+
+
+class Careless(BaseModel):
+    """What it does with a 0 is a mistake of its own."""
+
+    n: int
+
+    @field_validator("n", mode="after")
+    @classmethod
+    def check(cls, n: int) -> int:
+        return {1: 1}[n]
+
+    @field_serializer("n")
+    def write(self, n: int) -> int:
+        return 1 // n
 
 
 class Rot13:
@@ -105,11 +120,22 @@ async def test_an_encoder_gets_no_call_for_none_but_one_for_an_empty_value() -> 
         (Record, Model(n=1), "of type Model, is none of value_type (TypeError: it is no Record)"),
         (int, "1", "of type str, is none of value_type (ValidationError: 1 validation error for int"),
         (Annotated[int, Field(gt=0)], -1, "of type int, is none of value_type (ValidationError: 1 validation error"),
-        (Rot13(KeyError("x")), "a", "of type str, is none of value_type (KeyError: 'x')"),
+        (Rot13(KeyError("x")), "a", "of type str, was not encoded, since its encoder failed (KeyError: 'x')"),
         (
             Rot13("text"),
             "a",
-            "of type str, is none of value_type (TypeError: the encoder returned str instead of bytes)",
+            "of type str, was not encoded, since its encoder failed (TypeError: the encoder returned str instead",
+        ),
+        (
+            Careless,
+            Careless.model_construct(n=0),
+            "of type Careless, was not encoded, since its encoder failed (PydanticSerialization",
+        ),
+        (Careless, {"n": 0}, "of type dict, was not encoded, since its encoder failed (KeyError: 0)"),
+        (
+            Record,
+            Record(n=2j),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            "of type Record, was not encoded, since its encoder failed (TypeError: Encoding objects",
         ),
     ],
     ids=named,
