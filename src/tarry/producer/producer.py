@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
 import anyio
+import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.batches import cut_batches
@@ -48,7 +49,8 @@ from tarry.types import (
 CAUSE_TEXT = 200
 """So much of what an encoder said is shown in our error; the whole of it is its `__cause__`."""
 
-
+PART_MESSAGES = 500
+"""Most messages encoded in one turn: some milliseconds with pydantic."""
 LOOK_S = 1.0
 """Seconds after which sends go by the partitions they know, when the log does not say how many there are."""
 
@@ -102,7 +104,7 @@ class Producer(Generic[T]):
         self._id = producer_id
         self._info: TopicInfo | None = None
         self._looked_at = 0.0
-        self._look = anyio.Lock()
+        self._front = anyio.Lock()  # whoever holds it is not overtaken by sends that begin later
         self._sequences: dict[int, int] = {}
         self._turn = 0
         self._closed = False
@@ -162,7 +164,10 @@ class Producer(Generic[T]):
     async def send_many(self, messages: Sequence[T | Outgoing[T]]) -> list[Receipt]:
         """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
 
-        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another.
+        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another. Many
+        are encoded a part in each turn of the event loop, all of them before the first one is sent.
+
+        Cancellation: while they are being encoded nothing was sent.
 
         Raises:
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
@@ -170,7 +175,7 @@ class Producer(Generic[T]):
         """
         outgoing = [_outgoing(message) for message in messages]
         info = await self._topic_now(outgoing)
-        encoded = [self._encode(info, index, message) for index, message in enumerate(outgoing)]
+        encoded = await self._encode_all(info, outgoing)
         receipts: dict[int, Receipt] = {}
         for batch in self._batches(encoded):
             try:
@@ -192,10 +197,10 @@ class Producer(Generic[T]):
         Sends that begin while one looks wait behind it, so that they reach the log in the order in which they began.
         """
         info = self._open()
-        if not self._look.locked() and not self._is_to_look(info, messages):
+        if not self._front.locked() and not self._is_to_look(info, messages):
             return info
         assert self._broker is not None
-        async with self._look:
+        async with self._front:
             info = self._info or info
             if not self._is_to_look(info, messages):
                 return info
@@ -219,6 +224,18 @@ class Producer(Generic[T]):
                 f"the producer of {self._topic!r} is not started; use `async with client.producer(...)`"
             ) from self._cause
         return self._info
+
+    async def _encode_all(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> list[_Encoded]:
+        """An encoder of a user may be slow: what does not fit into one turn lets others have theirs (K91)."""
+        if len(messages) <= PART_MESSAGES:
+            return [self._encode(info, index, message) for index, message in enumerate(messages)]
+        encoded: list[_Encoded] = []
+        async with self._front:
+            for index, message in enumerate(messages):
+                if index and index % PART_MESSAGES == 0:
+                    await anyio.lowlevel.checkpoint()
+                encoded.append(self._encode(info, index, message))
+        return encoded
 
     def _encode(self, info: TopicInfo, index: int, given: Outgoing[T]) -> _Encoded:
         message = self._with_bytes(given, index)
