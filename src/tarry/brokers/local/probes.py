@@ -26,6 +26,11 @@ class Reply(Protocol):
         """Answer once."""
         ...
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whoever asked is still there to hear the answer."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Member:

@@ -77,7 +77,7 @@ class Pump:
             waiters=Waiters() if waiters is None else waiters,
             fence=self.groups.fence,
         )
-        self.standings = Standings(self.view)
+        self.standings = Standings(self.view, clock, self._wake)
         self.desk = GroupDesk(self.view, clock, self.groups.groups, partial(self._submit, None))
         self._jobs: dict[Reply, object] = {}
         self._requests = 0
@@ -107,13 +107,15 @@ class Pump:
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
-        deadlines = (self.polls.next_deadline(), self.groups.next_deadline(), self._retain_at)
+        rooms = (self.polls, self.groups, self.standings)
+        deadlines = (*(room.next_deadline() for room in rooms), self._retain_at)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Do what is due: end waits, evict members, apply retention."""
+        """Do what is due: end waits, evict members, drop what nobody waits for, apply retention."""
         self.polls.tick(now)
         self.groups.tick(now)
+        self.standings.tick(now)
         if self._retain_at is not None and now >= self._retain_at:
             self._retain_at = None
             self.retain()
