@@ -26,6 +26,7 @@ from tarry.errors import (
     ProducerClosed,
     SendFailed,
     TarryError,
+    TopicNotFound,
     UnencodableValue,
 )
 from tarry.producer.sharding import partition_of
@@ -38,6 +39,7 @@ from tarry.types import (
     TIMESTAMP_MS_MAX,
     TIMESTAMP_MS_MIN,
     Header,
+    HistoryId,
     Offset,
     ProducerStamp,
     Receipt,
@@ -158,8 +160,14 @@ class Producer(Generic[T]):
             LogFull, LogBusy, LogUnavailable: it was not written.
         """
         outgoing = Outgoing(value, key, headers, partition, timestamp_ms)
-        message = self._encode(await self._topic_now([outgoing]), 0, outgoing)
-        return (await self._append(message.partition, [message]))[0]
+        info = await self._topic_now([outgoing])
+        message = self._encode(info, 0, outgoing)
+        try:
+            receipts = await self._append(message.partition, [message])
+        except TopicNotFound as error:
+            message = self._encode(await self._other_topic(info, error), 0, outgoing)
+            receipts = await self._append(message.partition, [message])
+        return receipts[0]
 
     async def send_many(self, messages: Sequence[T | Outgoing[T]]) -> list[Receipt]:
         """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
@@ -175,21 +183,30 @@ class Producer(Generic[T]):
         """
         outgoing = [_outgoing(message) for message in messages]
         info = await self._topic_now(outgoing)
-        encoded = await self._encode_all(info, outgoing)
+        encoded = await self._encode_all(info, list(enumerate(outgoing)))
         receipts: dict[int, Receipt] = {}
-        for batch in self._batches(encoded):
+        try:
             try:
-                answers = await self._append(batch[0].partition, batch)
-            except TarryError as error:
-                unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
-                raise SendFailed(
-                    f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
-                    topic=self._topic,
-                    unsent=unsent,
-                    receipts=[receipts[index] for index in sorted(receipts)],
-                ) from error
-            receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
+                await self._append_all(encoded, receipts)
+            except TopicNotFound as error:
+                info = await self._other_topic(info, error)
+                left = [(index, message) for index, message in enumerate(outgoing) if index not in receipts]
+                await self._append_all(await self._encode_all(info, left), receipts)
+        except TarryError as error:
+            unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
+            raise SendFailed(
+                f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
+                topic=self._topic,
+                unsent=unsent,
+                receipts=[receipts[index] for index in sorted(receipts)],
+            ) from error
         return [receipts[index] for index in range(len(outgoing))]
+
+    async def _append_all(self, encoded: Sequence[_Encoded], receipts: dict[int, Receipt]) -> None:
+        """Append batch by batch; `receipts` gets those of each by the places of its messages."""
+        for batch in self._batches(encoded):
+            answers = await self._append(batch[0].partition, batch)
+            receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
 
     async def _topic_now(self, messages: Sequence[Outgoing[T]]) -> TopicInfo:
         """The topic as it was a short time ago; it may have grown since (K56).
@@ -199,17 +216,35 @@ class Producer(Generic[T]):
         info = self._open()
         if not self._front.locked() and not self._is_to_look(info, messages):
             return info
-        assert self._broker is not None
         async with self._front:
             info = self._info or info
             if not self._is_to_look(info, messages):
                 return info
-            began = anyio.current_time()
             # Whatever comes of it: the send that follows says what is wrong, if it is still so.
-            with suppress(TarryError), anyio.move_on_after(LOOK_S):
-                info = self._info = await self._broker.describe_topic(self._topic)
-            self._looked_at = began
-            return info
+            return await self._ask(info)
+
+    async def _other_topic(self, info: TopicInfo, error: TopicNotFound) -> TopicInfo:
+        """The topic that took the place of the one that a send went by, of which nothing was appended (K57).
+
+        Raises:
+            TopicNotFound: `error`, since there is none.
+        """
+        async with self._front:
+            now = self._info or info
+            if _histories(now) == _histories(info):  # else somebody else has looked meanwhile
+                now = await self._ask(info)
+        if _histories(now) == _histories(info):
+            raise error
+        return now
+
+    async def _ask(self, info: TopicInfo) -> TopicInfo:
+        """What the log says of the topic; `info`, which is known, when it does not say."""
+        assert self._broker is not None
+        began = anyio.current_time()
+        with suppress(TarryError), anyio.move_on_after(LOOK_S):
+            info = self._info = await self._broker.describe_topic(self._topic)
+        self._looked_at = began
+        return info
 
     def _is_to_look(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> bool:
         if anyio.current_time() - self._looked_at >= self._options.refresh_interval:
@@ -225,16 +260,19 @@ class Producer(Generic[T]):
             ) from self._cause
         return self._info
 
-    async def _encode_all(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> list[_Encoded]:
-        """An encoder of a user may be slow: what does not fit into one turn lets others have theirs (K91)."""
+    async def _encode_all(self, info: TopicInfo, messages: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:
+        """Encode messages, each with its place in the call.
+
+        An encoder of a user may be slow: what does not fit into one turn lets others have theirs (K91).
+        """
         if len(messages) <= PART_MESSAGES:
-            return [self._encode(info, index, message) for index, message in enumerate(messages)]
+            return [self._encode(info, place, message) for place, message in messages]
         encoded: list[_Encoded] = []
         async with self._front:
-            for index, message in enumerate(messages):
-                if index and index % PART_MESSAGES == 0:
+            for place, message in messages:
+                if encoded and len(encoded) % PART_MESSAGES == 0:
                     await anyio.lowlevel.checkpoint()
-                encoded.append(self._encode(info, index, message))
+                encoded.append(self._encode(info, place, message))
         return encoded
 
     def _encode(self, info: TopicInfo, index: int, given: Outgoing[T]) -> _Encoded:
@@ -308,12 +346,25 @@ class Producer(Generic[T]):
         broker, at = self._broker, TopicPartition(self._topic, partition)
         batch = seal([message.record for message in messages], [message.timestamp_ms for message in messages])
         stamp = self._stamp(partition) if broker.capabilities.idempotent_append else None
-        first = await attempt(
-            lambda: broker.append(at, batch, producer=stamp),
-            again=lambda error: isinstance(error, LogBusy) or (stamp is not None and isinstance(error, OutcomeUnknown)),
-            retries=self._options.retries,
-            spacing_s=self._options.retry_spacing,
-        )
+        lost: list[OutcomeUnknown] = []
+
+        def is_tried_again(error: BaseException) -> bool:
+            if stamp is not None and isinstance(error, OutcomeUnknown):
+                lost.append(error)
+                return True
+            return isinstance(error, LogBusy)
+
+        try:
+            first = await attempt(
+                lambda: broker.append(at, batch, producer=stamp),
+                again=is_tried_again,
+                retries=self._options.retries,
+                spacing_s=self._options.retry_spacing,
+            )
+        except TopicNotFound as error:
+            if lost:
+                raise OutcomeUnknown(f"{lost[0]}; when it was tried again: {error}") from error
+            raise
         if len(messages) == 1:
             return [first]
         return [
@@ -329,6 +380,10 @@ class Producer(Generic[T]):
 
 def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
     return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
+
+
+def _histories(info: TopicInfo) -> list[HistoryId]:
+    return [part.history for part in info.partitions]
 
 
 def _is_beyond(partition: int | None, info: TopicInfo) -> bool:
