@@ -112,15 +112,26 @@ class BatchTooLarge(UsageError):
 
 
 class UnencodableValue(UsageError, ValueError):
-    """A value is none of the producer's `value_type`; nothing was sent. `value` is what was given, for `topic`.
+    """A value is none of the producer's `value_type`, or its encoder failed on it; the message says which.
 
-    `__cause__` says what the encoder said.
+    Nothing was sent. `value` is what was given, for `topic`; `__cause__` is what the encoder raised.
     """
 
     def __init__(self, message: str, *, topic: str, value: object) -> None:
         super().__init__(message)
         self.topic = topic
         self.value = value
+
+
+class NotOfType(Exception):
+    """What an encoder raises for a value that is none of its type, and for nothing else; `reason` says why it is none.
+
+    The producer makes an `UnencodableValue` of it: no user ever meets it.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class ProducerClosed(UsageError):

@@ -12,10 +12,10 @@ from types import FunctionType
 from typing import Any, Literal, cast, get_origin
 
 import msgspec
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
-from tarry.errors import ConfigTypeError
+from tarry.errors import ConfigTypeError, NotOfType
 
 DecodeValue = Callable[[bytes], object]
 EncodeValue = Callable[[Any], bytes]
@@ -43,7 +43,7 @@ def decoder_of(value_type: object) -> DecodeValue | None:
 
 
 def encoder_of(value_type: object) -> EncodeValue | None:
-    """What encodes values of a type, or raises; None: nothing has to, they are bytes.
+    """What encodes values of a type, or raises `NotOfType` or its own error; None: nothing has to, they are bytes.
 
     Raises:
         ConfigTypeError: it is no type that pydantic or msgspec knows, and has no `encode`.
@@ -64,13 +64,16 @@ def encoder_of(value_type: object) -> EncodeValue | None:
 
 def _encode_struct(kind: type[object], encoder: msgspec.json.Encoder, value: object) -> bytes:
     if not isinstance(value, kind):
-        raise TypeError(f"it is no {kind.__name__}")
+        raise NotOfType(TypeError(f"it is no {kind.__name__}"))
     return encoder.encode(value)
 
 
 def _encode_json(adapter: TypeAdapter[object], value: object) -> bytes:
     """Only what the type itself reads back: by its aliases, and nothing that is of another type."""
-    checked = adapter.validate_python(value, strict=True)
+    try:
+        checked = adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        raise NotOfType(error) from error
     return adapter.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
 
 

@@ -157,6 +157,15 @@ class Call(Generic[T]):
         except RuntimeError:
             return
 
+    @property
+    def is_wanted(self) -> bool:
+        """The asking loop is still there (on the answering loop). It is woken for that: not to be asked often."""
+        try:
+            self._home(_nothing)
+        except RuntimeError:
+            return False
+        return True
+
     def _arrive(self, answer: T | BaseException) -> None:
         self._answer = answer
         self._event.set()
@@ -210,6 +219,10 @@ class Port:
             self._there(function, *args)
         except RuntimeError:
             return
+
+
+def _nothing() -> None:
+    """Posted to find out whether a loop is there."""
 
 
 def _guarded(request: Callable[..., None], call: Call[Any], *args: Any) -> None:

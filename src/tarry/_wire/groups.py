@@ -29,8 +29,9 @@ class MemberState(msgspec.Struct, frozen=True, array_like=True):
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """One group: `ownership` is the last one given; `members` in the order in which they joined.
 
-    `late`: partitions that came while the group was there, and are read from their first message (K56). Left out while
-    there are none.
+    `late`: partitions that came while the group was there, and are read from their first message (K56).
+    `seen`: up to which number the group has seen partitions of each topic; those above come late. None, as an older
+    release wrote it: not known.
     """
 
     name: str
@@ -39,17 +40,22 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     ownership: Ownership
     members: tuple[MemberState, ...]
     late: tuple[HistoryId, ...] = ()
+    seen: dict[str, int] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(GroupState)
+_FIELDS_MIN = 5
+"""All but those with a default."""
 _NOT_A_STATE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_group(state: GroupState) -> bytes:
-    """A group as bytes."""
-    fields = msgspec.structs.astuple(state)
-    return bytes((FORMAT,)) + _encoder.encode(fields if state.late else fields[:-1])
+    """A group as bytes; fields at the end that say nothing are left out."""
+    fields = list(msgspec.structs.astuple(state))
+    while len(fields) > _FIELDS_MIN and fields[-1] in ((), None):
+        fields.pop()
+    return bytes((FORMAT,)) + _encoder.encode(fields)
 
 
 def decode_group(raw: bytes) -> GroupState:

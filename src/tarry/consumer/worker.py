@@ -185,7 +185,7 @@ class Worker:
         self._direct: Direct | None = None
         self._committing: Committing | None = None
         self._putting_back = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
-        self._unread: dict[TopicPartition, None] = {}  # halted: what was committed of them is to be brought back
+        self._unread: dict[TopicPartition, None] = {}  # what was committed of them and dropped is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
@@ -522,7 +522,7 @@ class Worker:
                 self.kick()
 
     def _next_stranded(self) -> TopicPartition | None:
-        """One that is paused, or halted: what was committed behind the message that stopped it was dropped."""
+        """One that is paused, or of which something was dropped that had been committed."""
         return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
 
     def _free_lane(self, partition: TopicPartition) -> str | None:
@@ -672,13 +672,17 @@ class Worker:
         if place is None or place.ownership != reply.ownership:
             self._take_over(reply)
             return
-        if place.epoch != epoch or self._stopped.holds(partition):
-            return  # asked before the partition stopped: it lies behind what does not decode, and must not pass that
+        if place.epoch != epoch:
+            return
+        if self._stopped.holds(partition):  # it may lie behind what does not decode, and must not pass that
+            self._leave_unread(reply)
+            return
         self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
             self._new_history(partition)
             return
         if reply.asked < reply.position and not self._meet(_gap_in(reply)):
+            self._leave_unread(reply)
             return
         new_from = self._positions.fetched(partition, epoch, reply.next)
         if new_from is None:
@@ -688,6 +692,11 @@ class Worker:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
+
+    def _leave_unread(self, reply: abc.TargetReply) -> None:
+        """What it brought is dropped; if that was committed, the log must not go on counting it as read."""
+        if self._commits is not None and reply.runs:
+            self._unread[reply.partition] = None
 
     def _take_over(self, reply: abc.TargetReply) -> None:
         """The partition was lost while its fetch was out: what was committed is delivered all the same (C37)."""
@@ -747,9 +756,13 @@ class Worker:
 
     def _is_active(self, partition: TopicPartition) -> bool:
         """It may be read, has a position and a leader, is not paused, and does not rest after a lasting refusal."""
+        is_readable = self._is_readable(partition) and not self.is_held_back(partition)
+        return is_readable and self._routes.leader(partition) is not None
+
+    def _is_readable(self, partition: TopicPartition) -> bool:
+        """It has a position, and is neither paused nor about to be handed over."""
         place = self._positions.get(partition)
-        is_readable = place is not None and place.is_open and place.fetch_at is not None and place.paused is None
-        return is_readable and not self.is_held_back(partition) and self._routes.leader(partition) is not None
+        return place is not None and place.is_open and place.fetch_at is not None and place.paused is None
 
     def _active(self) -> list[TopicPartition]:
         return [partition for partition in self._positions if self._is_active(partition)]
@@ -806,10 +819,11 @@ class Worker:
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        for partition in refused.partitions:
+        partitions = [partition for partition in refused.partitions if self._is_readable(partition)]
+        for partition in partitions:
             self._fetches.ready(partition)
         answers: list[bool | None] = []
-        for partition in refused.partitions:
+        for partition in partitions:
             plan = self._fetches.plan(1, partial(_only, partition, refused.lane))
             if plan is not None and self._is_active(partition):
                 answers.append(await self._fetch(self._order(plan), refusals))
@@ -856,9 +870,8 @@ class Worker:
         self._arrived()
 
     def _probe(self, partition: TopicPartition) -> None:
-        """A partition has rested: a request goes out for it."""
-        place = self._positions.get(partition)
-        if place is not None and place.fetch_at is not None:
+        """A partition has rested: a request goes out for it, unless something else stands against reading it."""
+        if self._is_readable(partition):
             self._fetches.ready(partition)
         self.kick()
 

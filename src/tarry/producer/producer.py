@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
 import anyio
+import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.batches import cut_batches
@@ -19,11 +20,13 @@ from tarry.errors import (
     ConfigTypeError,
     LogBusy,
     MessageTooLarge,
+    NotOfType,
     NotStarted,
     OutcomeUnknown,
     ProducerClosed,
     SendFailed,
     TarryError,
+    TopicNotFound,
     UnencodableValue,
 )
 from tarry.producer.sharding import partition_of
@@ -36,6 +39,7 @@ from tarry.types import (
     TIMESTAMP_MS_MAX,
     TIMESTAMP_MS_MIN,
     Header,
+    HistoryId,
     Offset,
     ProducerStamp,
     Receipt,
@@ -47,7 +51,8 @@ from tarry.types import (
 CAUSE_TEXT = 200
 """So much of what an encoder said is shown in our error; the whole of it is its `__cause__`."""
 
-
+PART_MESSAGES = 500
+"""Most messages encoded in one turn: some milliseconds with pydantic."""
 LOOK_S = 1.0
 """Seconds after which sends go by the partitions they know, when the log does not say how many there are."""
 
@@ -101,7 +106,7 @@ class Producer(Generic[T]):
         self._id = producer_id
         self._info: TopicInfo | None = None
         self._looked_at = 0.0
-        self._look = anyio.Lock()
+        self._front = anyio.Lock()  # whoever holds it is not overtaken by sends that begin later
         self._sequences: dict[int, int] = {}
         self._turn = 0
         self._closed = False
@@ -149,19 +154,28 @@ class Producer(Generic[T]):
             timestamp_ms: milliseconds since 1970 UTC; default now.
 
         Raises:
-            UnencodableValue: it is none of `value_type`; nothing was sent.
+            UnencodableValue: it is none of `value_type`, or its encoder failed; nothing was sent.
             MessageTooLarge: above the topic's limit; names both sizes.
             OutcomeUnknown: it may or may not have been written.
             LogFull, LogBusy, LogUnavailable: it was not written.
         """
         outgoing = Outgoing(value, key, headers, partition, timestamp_ms)
-        message = self._encode(await self._topic_now([outgoing]), 0, outgoing)
-        return (await self._append(message.partition, [message]))[0]
+        info = await self._topic_now([outgoing])
+        message = self._encode(info, 0, outgoing)
+        try:
+            receipts = await self._append(message.partition, [message])
+        except TopicNotFound as error:
+            message = self._encode(await self._other_topic(info, error), 0, outgoing)
+            receipts = await self._append(message.partition, [message])
+        return receipts[0]
 
     async def send_many(self, messages: Sequence[T | Outgoing[T]]) -> list[Receipt]:
         """Append several messages; one receipt each, in the order given (P8, P9). An empty call does nothing (P3).
 
-        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another.
+        They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another. Many
+        are encoded a part in each turn of the event loop, all of them before the first one is sent.
+
+        Cancellation: while they are being encoded nothing was sent.
 
         Raises:
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
@@ -169,21 +183,30 @@ class Producer(Generic[T]):
         """
         outgoing = [_outgoing(message) for message in messages]
         info = await self._topic_now(outgoing)
-        encoded = [self._encode(info, index, message) for index, message in enumerate(outgoing)]
+        encoded = await self._encode_all(info, list(enumerate(outgoing)))
         receipts: dict[int, Receipt] = {}
-        for batch in self._batches(encoded):
+        try:
             try:
-                answers = await self._append(batch[0].partition, batch)
-            except TarryError as error:
-                unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
-                raise SendFailed(
-                    f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
-                    topic=self._topic,
-                    unsent=unsent,
-                    receipts=[receipts[index] for index in sorted(receipts)],
-                ) from error
-            receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
+                await self._append_all(encoded, receipts)
+            except TopicNotFound as error:
+                info = await self._other_topic(info, error)
+                left = [(index, message) for index, message in enumerate(outgoing) if index not in receipts]
+                await self._append_all(await self._encode_all(info, left), receipts)
+        except TarryError as error:
+            unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
+            raise SendFailed(
+                f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
+                topic=self._topic,
+                unsent=unsent,
+                receipts=[receipts[index] for index in sorted(receipts)],
+            ) from error
         return [receipts[index] for index in range(len(outgoing))]
+
+    async def _append_all(self, encoded: Sequence[_Encoded], receipts: dict[int, Receipt]) -> None:
+        """Append batch by batch; `receipts` gets those of each by the places of its messages."""
+        for batch in self._batches(encoded):
+            answers = await self._append(batch[0].partition, batch)
+            receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
 
     async def _topic_now(self, messages: Sequence[Outgoing[T]]) -> TopicInfo:
         """The topic as it was a short time ago; it may have grown since (K56).
@@ -191,19 +214,37 @@ class Producer(Generic[T]):
         Sends that begin while one looks wait behind it, so that they reach the log in the order in which they began.
         """
         info = self._open()
-        if not self._look.locked() and not self._is_to_look(info, messages):
+        if not self._front.locked() and not self._is_to_look(info, messages):
             return info
-        assert self._broker is not None
-        async with self._look:
+        async with self._front:
             info = self._info or info
             if not self._is_to_look(info, messages):
                 return info
-            began = anyio.current_time()
             # Whatever comes of it: the send that follows says what is wrong, if it is still so.
-            with suppress(TarryError), anyio.move_on_after(LOOK_S):
-                info = self._info = await self._broker.describe_topic(self._topic)
-            self._looked_at = began
-            return info
+            return await self._ask(info)
+
+    async def _other_topic(self, info: TopicInfo, error: TopicNotFound) -> TopicInfo:
+        """The topic that took the place of the one that a send went by, of which nothing was appended (K57).
+
+        Raises:
+            TopicNotFound: `error`, since there is none.
+        """
+        async with self._front:
+            now = self._info or info
+            if _histories(now) == _histories(info):  # else somebody else has looked meanwhile
+                now = await self._ask(info)
+        if _histories(now) == _histories(info):
+            raise error
+        return now
+
+    async def _ask(self, info: TopicInfo) -> TopicInfo:
+        """What the log says of the topic; `info`, which is known, when it does not say."""
+        assert self._broker is not None
+        began = anyio.current_time()
+        with suppress(TarryError), anyio.move_on_after(LOOK_S):
+            info = self._info = await self._broker.describe_topic(self._topic)
+        self._looked_at = began
+        return info
 
     def _is_to_look(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> bool:
         if anyio.current_time() - self._looked_at >= self._options.refresh_interval:
@@ -218,6 +259,21 @@ class Producer(Generic[T]):
                 f"the producer of {self._topic!r} is not started; use `async with client.producer(...)`"
             ) from self._cause
         return self._info
+
+    async def _encode_all(self, info: TopicInfo, messages: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:
+        """Encode messages, each with its place in the call.
+
+        An encoder of a user may be slow: what does not fit into one turn lets others have theirs (K91).
+        """
+        if len(messages) <= PART_MESSAGES:
+            return [self._encode(info, place, message) for place, message in messages]
+        encoded: list[_Encoded] = []
+        async with self._front:
+            for place, message in messages:
+                if encoded and len(encoded) % PART_MESSAGES == 0:
+                    await anyio.lowlevel.checkpoint()
+                encoded.append(self._encode(info, place, message))
+        return encoded
 
     def _encode(self, info: TopicInfo, index: int, given: Outgoing[T]) -> _Encoded:
         message = self._with_bytes(given, index)
@@ -243,16 +299,20 @@ class Producer(Generic[T]):
             encoded = encode(value)
             if not isinstance(encoded, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' encoders
                 raise TypeError(f"the encoder returned {type(encoded).__name__} instead of bytes")
+        except NotOfType as error:
+            raise self._unencodable(index, value, "is none of value_type", error.reason) from error.reason
         except Exception as error:
-            said = " ".join(str(error).split())
-            raise UnencodableValue(
-                f"message {index} of this call, for topic {self._topic!r}: its value, of type "
-                f"{type(value).__qualname__}, is none of value_type ({type(error).__name__}: {said[:CAUSE_TEXT]}); "
-                "nothing was sent",
-                topic=self._topic,
-                value=value,
-            ) from error
+            raise self._unencodable(index, value, "was not encoded, since its encoder failed", error) from error
         return message._replace(value=encoded)
+
+    def _unencodable(self, index: int, value: object, what: str, cause: Exception) -> UnencodableValue:
+        said = " ".join(str(cause).split())
+        return UnencodableValue(
+            f"message {index} of this call, for topic {self._topic!r}: its value, of type "
+            f"{type(value).__qualname__}, {what} ({type(cause).__name__}: {said[:CAUSE_TEXT]}); nothing was sent",
+            topic=self._topic,
+            value=value,
+        )
 
     def _choose(self, message: Outgoing, count: int) -> int:
         """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""
@@ -286,12 +346,25 @@ class Producer(Generic[T]):
         broker, at = self._broker, TopicPartition(self._topic, partition)
         batch = seal([message.record for message in messages], [message.timestamp_ms for message in messages])
         stamp = self._stamp(partition) if broker.capabilities.idempotent_append else None
-        first = await attempt(
-            lambda: broker.append(at, batch, producer=stamp),
-            again=lambda error: isinstance(error, LogBusy) or (stamp is not None and isinstance(error, OutcomeUnknown)),
-            retries=self._options.retries,
-            spacing_s=self._options.retry_spacing,
-        )
+        lost: list[OutcomeUnknown] = []
+
+        def is_tried_again(error: BaseException) -> bool:
+            if stamp is not None and isinstance(error, OutcomeUnknown):
+                lost.append(error)
+                return True
+            return isinstance(error, LogBusy)
+
+        try:
+            first = await attempt(
+                lambda: broker.append(at, batch, producer=stamp),
+                again=is_tried_again,
+                retries=self._options.retries,
+                spacing_s=self._options.retry_spacing,
+            )
+        except TopicNotFound as error:
+            if lost:
+                raise OutcomeUnknown(f"{lost[0]}; when it was tried again: {error}") from error
+            raise
         if len(messages) == 1:
             return [first]
         return [
@@ -307,6 +380,10 @@ class Producer(Generic[T]):
 
 def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
     return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
+
+
+def _histories(info: TopicInfo) -> list[HistoryId]:
+    return [part.history for part in info.partitions]
 
 
 def _is_beyond(partition: int | None, info: TopicInfo) -> bool:

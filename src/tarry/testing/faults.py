@@ -533,6 +533,11 @@ class _Reply:
         """Take it."""
         self.take(answer)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Always."""
+        return True
+
 
 def _session(kind: Callable[..., LocalSession], pump: Pump, port: Port, member: Member, _: object) -> LocalSession:
     return kind(pump, port, member, _nothing)

@@ -39,6 +39,8 @@ PARTITIONS = pytest.mark.parametrize("partitions", [1, 3])
 class Nobody:
     """Who appends without waiting for the receipt."""
 
+    is_wanted = False
+
     def reply(self, answer: object) -> None:
         assert not isinstance(answer, Exception)
 

@@ -15,7 +15,7 @@ from tarry import abc
 from tarry.config import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConfigError, OffsetOutOfRange, TarryError
-from tarry.testing import Call, delay
+from tarry.testing import Call, CarryOut, delay
 from tarry.types import Batch, Offset, Position, Start
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, answer, items, offsets, opened, start, take, take_all
@@ -190,6 +190,30 @@ class TestFailing:
                 report = await consumer.shutdown()
                 assert report.committed == {P0: 99}
             assert rig.stored(P0) == 99
+
+    @rule("K09", "K01")
+    @virtual(seeds=2)
+    async def test_nor_is_another_partition_committed_before_that(self) -> None:
+        async with opened({}) as rig:
+            await rig.client.create_topic(T, 2, retention_bytes=ROOM)
+            await rig.fill(P0, 50, size=100)
+            poll = PollOptions(count=8)
+            async with rig.consumer(start=FAIL, commit=AutoCommit.on_poll(), poll=poll) as consumer:
+                assert offsets(await take(consumer, 1)) == [0]
+                await rig.fill(P0, 1000, size=100)
+                await rig.fill(P1, 50, size=100)
+                held: list[int | None] = []
+
+                async def note(call: Call, carry_out: CarryOut) -> object:
+                    held.append(rig.stored(P0))
+                    return await carry_out()
+
+                rig.script.every("poll", do=note)
+                with anyio.move_on_after(0.5):
+                    await consumer.poll(count=500, min_count=500, max_wait=1.0)
+                assert bounds(rig) == [(8, 449)]
+                assert held
+                assert max(offset or 0 for offset in held) <= 7, "which is buffered for the reader"
 
     @rule("K09", "K48")
     @virtual(seeds=2)

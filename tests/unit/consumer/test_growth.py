@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import anyio
 import pytest
 
+from tarry.client import Client
 from tarry.config import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigError, TopicNotFound
-from tarry.testing import delay
+from tarry.errors import ConfigError, TarryError, TopicNotFound
+from tarry.testing import FaultLayer, Faults, FaultyLog, delay
 from tarry.types import Message, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, P3, T, offsets, opened, owns, settled, start, take
@@ -195,3 +197,33 @@ class TestOthers:
             await settled()
             assert len(rig.script.calls) < 10
             tasks.cancel_scope.cancel()
+
+
+@rule("K56")
+@pytest.mark.parametrize("crash_after", [0.02 * step for step in range(30)])
+@virtual()
+async def test_a_group_skips_nothing_wherever_the_log_crashes(crash_after: float) -> None:
+    async with FaultyLog(faults=Faults(sync_latency=0.2)) as log, FaultLayer(log).client() as client:
+        member = partial(client.consumer, T, group="g", start=Start.next(Start.end()))
+        await client.create_topic(T)
+        async with member() as consumer, client.producer(T) as producer:
+            await consumer.ready()
+            await producer.send(b"so that the group is remembered")
+            await consumer.store_offset(await anext(consumer))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grow, client)
+            await anyio.sleep(crash_after)
+            log.crash()
+            log.restart()
+        await client.grow_topic(T, 2)
+        async with client.producer(T) as producer:
+            for value in b"a", b"b":
+                await producer.send(value, partition=1)
+        async with member() as consumer:
+            with anyio.fail_after(5):
+                assert offsets(await take(consumer, 2)) == [0, 1]
+
+
+async def grow(client: Client) -> None:
+    with suppress(TarryError):
+        await client.grow_topic(T, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from itertools import pairwise
 
 import anyio
@@ -10,8 +11,8 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import State
-from tarry.errors import CapacityExceeded, DataError, LogUnavailable, NotAccepted
-from tarry.testing import Action, Call, delay, hold, lose_reply, lose_request, refuse
+from tarry.errors import CapacityExceeded, DataError, FeatureUnavailable, LogUnavailable, NotAccepted
+from tarry.testing import Action, Call, CarryOut, delay, hold, lose_reply, lose_request, refuse
 from tarry.types import Start
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, Rig, offsets, opened, places, start, take, take_all
@@ -437,6 +438,39 @@ class TestTheEnd:
             assert rig.stored(P0) == 9
             await anyio.sleep(5)
             assert rig.stored(P0) == 9
+
+
+class TestDropped:
+    @rule("K01", "C110")
+    @virtual(seeds=3)
+    async def test_what_lands_while_its_partition_rests_is_brought_back_before_anything_is_committed(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=ON_POLL, poll=TEN) as consumer:
+                rig.script.on("poll", do=delay(1.0, reply=True))
+                reading = start(tasks, lambda: anext(consumer))
+                await anyio.sleep(0.999)
+                assert rig.stored(P0) == 9
+                consumer._worker._unknown(P0, FeatureUnavailable("who leads it cannot be found out"))
+                await rig.fill(P1, 10)
+                held: list[int | None] = []
+                rig.script.every("poll", do=hears(lambda: held.append(rig.stored(P0))))
+                await reading.done.wait()
+                assert isinstance(reading.error, FeatureUnavailable)
+                found = await take(consumer, 20)
+                assert sorted(places(found)) == [(at, offset) for at in (0, 1) for offset in range(10)]
+                assert held[0] is None
+            assert (rig.stored(P0), rig.stored(P1)) in [(9, 8), (8, 9)]
+
+
+def hears(tell: Callable[[], object]) -> Action:
+    """Tell, then carry the call out."""
+
+    async def act(_: Call, carry_out: CarryOut) -> object:
+        tell()
+        return await carry_out()
+
+    return act
 
 
 class TestTheFirstStart:

@@ -397,6 +397,8 @@ class TestErrorsAreItems:
 class Nobody:
     """Who asks and wants no answer."""
 
+    is_wanted = False
+
     def reply(self, answer: object) -> None:
         assert not isinstance(answer, Exception)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -10,8 +10,8 @@ import pytest
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import DataError, FeatureUnavailable, NotAccepted, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.testing import Call, Operation, Rule, refuse
-from tarry.types import Message
+from tarry.testing import Call, CarryOut, Operation, Rule, refuse
+from tarry.types import Message, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
 from tests.virtual import virtual
@@ -369,6 +369,59 @@ class TestNewOwnership:
                 with anyio.fail_after(1):
                     assert len(await take(consumer, 6)) == 6
                 assert consumer.health().stopped == {}
+
+
+class TestHandOver:
+    """What is about to be handed over is fetched no more, whatever was refused of it before."""
+
+    @rule("C110", "S67")
+    @virtual(seeds=2)
+    async def test_it_is_not_probed(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            second = rig.member()
+            async with rig.member(cool_down=1.0, drain_timeout=30.0) as consumer:
+                assert len(await consumer.poll(min_count=6)) == 6
+                tasks.start_soon(second.__aenter__)
+                await anyio.sleep(1.0)
+                (leaving,) = [at for at in (P0, P1) if not consumer._positions[at].is_open]
+                consumer._worker._unknown(leaving, TopicNotFound("gone"))  # a look-up of its leader was still out
+                before = len(rig.calls("poll"))
+                await anyio.sleep(5.0)
+                assert leaving not in named(rig.calls("poll")[before:])
+            await owns(second, 2)
+            await second.shutdown()
+
+    @rule("C23", "S67")
+    @virtual(seeds=2)
+    async def test_nor_asked_alone_when_a_fetch_that_named_it_is_refused(self) -> None:
+        async def late(_: Call, __: CarryOut) -> None:
+            await anyio.sleep(1.0)
+            raise BAD
+
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            second = rig.member()
+            async with rig.member(drain_timeout=30.0) as consumer:
+                assert len(await consumer.poll(min_count=6)) == 6
+                rig.script.on("poll", do=late)
+                await rig.append(P0, b"")
+                await rig.append(P1, b"")
+                await anyio.sleep(0.1)
+                tasks.start_soon(second.__aenter__)
+                await anyio.sleep(0.5)
+                (leaving,) = [at for at in (P0, P1) if not consumer._positions[at].is_open]
+                before = len(rig.calls("poll"))
+                await anyio.sleep(5.0)
+                assert leaving not in named(rig.calls("poll")[before:])
+            await owns(second, 2)
+            await second.shutdown()
+
+
+def named(calls: Sequence[Call]) -> set[TopicPartition]:
+    return {target.partition for call in calls for target in call.arguments["targets"]}
 
 
 async def read_on(consumer: Consumer, count: int, way: str) -> tuple[list[Message], int]:

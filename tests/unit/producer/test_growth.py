@@ -1,16 +1,19 @@
-"""A producer takes over that its topic has more partitions (K56)."""
+"""A producer takes over that its topic has more partitions (K56), or is another one (K57)."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import anyio
 import pytest
 
-from tarry.errors import ConfigError, LogUnavailable, TopicNotFound
+from tarry.config import TopicOptions
+from tarry.errors import ConfigError, LogUnavailable, OutcomeUnknown, SendFailed, TopicNotFound
 from tarry.producer.producer import Outgoing
 from tarry.producer.sharding import partition_of
-from tarry.testing import delay, refuse
+from tarry.testing import delay, lose_reply, refuse
 from tests.marks import rule
-from tests.unit.consumer.rig import T, opened
+from tests.unit.consumer.rig import P0, P1, Rig, T, opened
 from tests.virtual import virtual
 
 KEYS = [str(number).encode() for number in range(40)]
@@ -117,3 +120,72 @@ async def test_a_log_that_is_silent_about_it_holds_no_send_up_for_long() -> None
                     tasks.start_soon(producer.send, b"v")
         with anyio.fail_after(0.1):
             await producer.send(b"v")
+
+
+class TestCreatedAgain:
+    """The topic was deleted and created again with fewer partitions: what a producer knows of it is wrong (K57)."""
+
+    @rule("K57")
+    @virtual(seeds=2)
+    async def test_keyed_sends_go_to_the_partitions_that_there_are_now(self) -> None:
+        async with opened(5) as rig, rig.client.producer(T) as producer:
+            await producer.send_many([Outgoing(b"old", key=key) for key in KEYS])
+            await recreate(rig, 2)
+            async with anyio.create_task_group() as tasks:
+                for key in KEYS[:20]:
+                    tasks.start_soon(partial(producer.send, b"v", key=key))
+            receipts = await producer.send_many([Outgoing(b"v", key=key) for key in KEYS])
+            assert [receipt.partition for receipt in receipts] == [partition_of(key, 2) for key in KEYS]
+            assert rig.script.count("describe_topic") == 2, "at the start, and once for all of them"
+            assert sum(rig.end(at) for at in (P0, P1)) == 60
+
+    @rule("K57", "P11")
+    @virtual(seeds=2)
+    async def test_of_many_each_is_sent_once(self) -> None:
+        async with opened(5) as rig, rig.client.producer(T) as producer:
+            await recreate(rig, 2)
+            receipts = await producer.send_many([Outgoing(b"v", key=key) for key in KEYS])
+            assert len({(receipt.partition, receipt.offset) for receipt in receipts}) == 40
+            assert sum(rig.end(at) for at in (P0, P1)) == 40
+
+    @rule("K57")
+    @virtual()
+    async def test_a_partition_that_was_named_is_not_another_one(self) -> None:
+        async with opened(5) as rig, rig.client.producer(T) as producer:
+            await recreate(rig, 2)
+            with pytest.raises(ConfigError, match="has 2 partitions"):
+                await producer.send(b"v", partition=4)
+            await recreate(rig, 1)
+            with pytest.raises(SendFailed, match="has 1 partitions") as failed:
+                await producer.send_many([Outgoing(b"v", partition=0), Outgoing(b"v", partition=1)])
+            assert (len(failed.value.receipts), len(failed.value.unsent)) == (1, 1)
+
+    @rule("K57")
+    @virtual()
+    async def test_a_topic_that_is_gone_is_not_found(self) -> None:
+        async with opened(5) as rig, rig.client.producer(T) as producer:
+            await rig.log.delete_topic(T)
+            with pytest.raises(TopicNotFound):
+                await producer.send(b"v", key=b"k")
+            assert rig.script.count("append") == 1
+
+    @rule("K57", "K74")
+    @virtual()
+    async def test_what_may_have_been_applied_is_not_sent_again(self) -> None:
+        async with opened(5) as rig, rig.client.producer(T) as producer:
+            rig.script.on("append", do=lose_reply())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(recreate_at, rig, 0.01)
+                with pytest.raises(OutcomeUnknown, match="when it was tried again: topic 't' has no partition"):
+                    await producer.send(b"v", partition=4)
+            assert sum(rig.end(at) for at in (P0, P1)) == 0
+
+
+async def recreate(rig: Rig, partitions: int) -> None:
+    await rig.log.delete_topic(T)
+    await rig.log.create_topic(T, TopicOptions(partitions=partitions), exist_ok=False)
+
+
+async def recreate_at(rig: Rig, seconds: float) -> None:
+    await anyio.sleep(seconds)
+    await recreate(rig, 2)

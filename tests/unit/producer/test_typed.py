@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_serializer, field_validator
 
 from tarry import ConfigTypeError, MessageTooLarge, Outgoing, Producer, Start, UnencodableValue
+from tarry.producer.producer import PART_MESSAGES
 from tests.marks import named, rule
-from tests.unit.consumer.rig import P0, Rig, opened, take
+from tests.unit.consumer.rig import P0, Rig, opened, start, take
 from tests.virtual import virtual
 
 
@@ -34,6 +38,21 @@ class Record(msgspec.Struct):
 @dataclass
 class Plain:
     n: int
+
+
+class Careless(BaseModel):
+    """What it does with a 0 is a mistake of its own."""
+
+    n: int
+
+    @field_validator("n", mode="after")
+    @classmethod
+    def check(cls, n: int) -> int:
+        return {1: 1}[n]
+
+    @field_serializer("n")
+    def write(self, n: int) -> int:
+        return 1 // n
 
 
 class Rot13:
@@ -105,11 +124,22 @@ async def test_an_encoder_gets_no_call_for_none_but_one_for_an_empty_value() -> 
         (Record, Model(n=1), "of type Model, is none of value_type (TypeError: it is no Record)"),
         (int, "1", "of type str, is none of value_type (ValidationError: 1 validation error for int"),
         (Annotated[int, Field(gt=0)], -1, "of type int, is none of value_type (ValidationError: 1 validation error"),
-        (Rot13(KeyError("x")), "a", "of type str, is none of value_type (KeyError: 'x')"),
+        (Rot13(KeyError("x")), "a", "of type str, was not encoded, since its encoder failed (KeyError: 'x')"),
         (
             Rot13("text"),
             "a",
-            "of type str, is none of value_type (TypeError: the encoder returned str instead of bytes)",
+            "of type str, was not encoded, since its encoder failed (TypeError: the encoder returned str instead",
+        ),
+        (
+            Careless,
+            Careless.model_construct(n=0),
+            "of type Careless, was not encoded, since its encoder failed (PydanticSerialization",
+        ),
+        (Careless, {"n": 0}, "of type dict, was not encoded, since its encoder failed (KeyError: 0)"),
+        (
+            Record,
+            Record(n=2j),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            "of type Record, was not encoded, since its encoder failed (TypeError: Encoding objects",
         ),
     ],
     ids=named,
@@ -172,6 +202,57 @@ async def test_limits_and_partitioners_speak_of_the_encoded_value() -> None:
         assert seen == [b'"a"']
         with pytest.raises(MessageTooLarge):
             await producer.send("a" * 1024 * 1024)
+
+
+class TestEncodingInTurns:
+    """Many values are encoded a part in each turn; nothing else about a call is other than in one turn."""
+
+    @rule("K91")
+    @virtual()
+    async def test_others_have_their_turns_meanwhile(self) -> None:
+        codec = Rot13()
+        ticks: list[int] = []
+
+        async def tick() -> None:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                ticks.append(len(codec.calls))
+
+        async with opened() as rig, typed(rig, codec) as producer, anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            receipts = await producer.send_many(["a"] * 9_000)
+            tasks.cancel_scope.cancel()
+            assert [receipt.offset for receipt in receipts] == list(range(9_000))
+        # Trio shuffles the tasks of a turn, so that two turns of the sender may lie between two of the ticker.
+        assert max(after - before for before, after in pairwise([0, *ticks])) <= 2 * PART_MESSAGES
+
+    @rule("P9", "K91")
+    @virtual(seeds=5)
+    async def test_a_send_that_begins_later_does_not_overtake_it(self) -> None:
+        codec = Rot13()
+        async with opened() as rig, typed(rig, codec) as producer, anyio.create_task_group() as tasks:
+            many = start(tasks, lambda: producer.send_many(["a"] * 3 * PART_MESSAGES))
+            while not codec.calls:
+                await anyio.lowlevel.checkpoint()
+            assert (await producer.send("b")).offset > 0
+            await many.done.wait()
+            assert many.result[0].offset == 0
+
+    @rule("P9")
+    @virtual()
+    async def test_nothing_is_sent_when_the_last_one_does_not_encode_or_the_call_is_cancelled(self) -> None:
+        codec = Rot13()
+        async with opened() as rig, typed(rig, codec) as producer, anyio.create_task_group() as tasks:
+            with pytest.raises(UnencodableValue, match=f"message {PART_MESSAGES} of this call"):
+                await producer.send_many([*["a"] * PART_MESSAGES, 1])
+            codec.calls.clear()
+            many = start(tasks, lambda: producer.send_many(["a"] * 3 * PART_MESSAGES))
+            while not codec.calls:
+                await anyio.lowlevel.checkpoint()
+            await many.cancel()
+            assert len(codec.calls) < 3 * PART_MESSAGES
+            assert rig.calls("append") == []
+            assert (await producer.send("a")).offset == 0
 
 
 @rule("K103")

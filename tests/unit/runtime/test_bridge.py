@@ -182,6 +182,8 @@ class TestBetweenLoops:
     async def test_an_answer_to_a_loop_that_is_gone_is_dropped(self):
         call: Call[Any] = Call(gone)
         call.reply("nobody is there")
+        assert not call.is_wanted
+        assert Call[Any](loop_post()).is_wanted
 
     def test_an_answer_to_a_loop_that_has_ended_is_dropped(self):
         for name in ("asyncio", "trio"):
@@ -195,6 +197,7 @@ class TestBetweenLoops:
                 posts[0](print)
             call: Call[Any] = Call(posts[0])
             call.reply("nobody is there")
+            assert not call.is_wanted
 
     @pytest.mark.anyio
     async def test_a_request_to_a_loop_that_is_gone_says_so(self):

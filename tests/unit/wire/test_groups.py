@@ -57,6 +57,15 @@ def test_late_partitions_are_written_if_there_are_any():
     assert msgspec.msgpack.decode(encode_group(state)[1:])[5] == [300, 2]
 
 
+@rule("K56")
+@pytest.mark.parametrize("seen", [{}, {"orders": 3}])
+@pytest.mark.parametrize("late", [(), (HistoryId(300),)])
+def test_what_was_seen_is_written_if_it_is_known(seen: dict[str, int], late: tuple[HistoryId, ...]):
+    state = msgspec.structs.replace(SAMPLE, late=late, seen=seen)
+    assert decode_group(encode_group(state)) == state
+    assert msgspec.msgpack.decode(encode_group(state)[1:])[5:] == [list(late), seen]
+
+
 def test_orders_are_kept():
     """What came last is asked back first, also after a restart."""
     first, second = decode_group(encode_group(SAMPLE)).members
@@ -67,7 +76,7 @@ def test_orders_are_kept():
 def test_fields_that_a_newer_release_appends_are_ignored(more: list[Any]):
     fields = msgspec.msgpack.decode(encode_group(SAMPLE)[1:])
     fields[4][0] += more
-    fields += [[], *more]
+    fields += [[], None, *more]
     assert decode_group(bytes((FORMAT,)) + msgspec.msgpack.encode(fields)) == SAMPLE
 
 

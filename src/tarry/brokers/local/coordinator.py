@@ -9,6 +9,9 @@ again every second, and is shown to nobody until it is saved.
 When a store has read its file again memory leads: it holds all that was ever shown, and what the file lost is saved
 anew. To take the older state over would give the same ownership out twice.
 
+Which partitions came late follows from those that a group had seen when it was last saved, so no crash between the
+growth of a topic and the next save of its groups can make them skip anything (K56).
+
 Synchronous and callback style, like the pump: it runs on the loop that owns the store and never blocks it. Not here:
 who owns what (`_core.groups`), requests that wait for messages (`polls`), how groups are described (`describing`).
 """
@@ -141,15 +144,14 @@ class Coordinator:
         states = self._store.groups()
         stored = stored_groups(self._view)
         for name in sorted(states):
-            saved, late = _saved_of(name, states[name])
-            entry = self._new_entry(name)
-            if not saved.members and name not in stored:
+            state = _decoded(name, states[name])
+            if not state.members and name not in stored:
                 self._store.submit(abc.SaveGroup(name, None), partial(self._forgotten, name))
                 continue
-            self._entries[name] = entry
-            partitions = self._partitions_of(saved.topics)
-            entry.arrivals.begin(partitions, late)
-            self._take_effect(entry, entry.group.resume(saved, partitions, self._clock.now()))
+            entry = self._entries[name] = self._new_entry(name)
+            partitions = self._partitions_of(state.topics)
+            entry.is_dirty = entry.arrivals.resume(partitions, state.late, state.seen)
+            self._take_effect(entry, entry.group.resume(_saved_of(state), partitions, self._clock.now()))
             self._save(entry)
 
     def bury(self) -> None:
@@ -196,26 +198,6 @@ class Coordinator:
                 entry.is_dirty = entry.arrivals.follow(partitions) or entry.is_dirty
                 self._take_effect(entry, entry.group.repartition(partitions, self._clock.now()))
                 self._save(entry)
-
-    def when_followed(self, name: str, told: Callable[[], None]) -> None:
-        """Call `told` once each group on a topic has saved what it made of its partitions, or could not (K56).
-
-        Who creates or grows a topic is answered then: a process that is killed right afterwards has not forgotten which
-        partitions came late.
-        """
-        entries = [entry for entry in self._entries.values() if name in entry.group.topics]
-        left = len(entries)
-        if not left:
-            told()
-
-        def saved(_: TarryError | None) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                told()
-
-        for entry in entries:
-            self._when_saved(entry, saved)
 
     def reopened(self) -> None:
         """The store read everything again: what it lost is saved anew."""
@@ -516,18 +498,18 @@ def _assignment(entry: _Entry, member_id: str) -> abc.Assignment:
 
 
 def _encoded(entry: _Entry) -> bytes:
-    group, saved = entry.group, entry.group.saved()
+    group, saved, arrivals = entry.group, entry.group.saved(), entry.arrivals
     members = tuple(
         MemberState(member.id, member.static, member.version, member.owned, tuple(member.revoking))
         for member in saved.members
     )
     return encode_group(
-        GroupState(group.name, saved.topics, saved.generation, saved.ownership, members, entry.arrivals.late)
+        GroupState(group.name, saved.topics, saved.generation, saved.ownership, members, arrivals.late, arrivals.seen)
     )
 
 
-def _saved_of(name: str, raw: bytes) -> tuple[Saved, tuple[HistoryId, ...]]:
-    """A group as it was saved, and which of its partitions had come late.
+def _decoded(name: str, raw: bytes) -> GroupState:
+    """A group as it was saved.
 
     Raises:
         DataError: names the group.
@@ -538,6 +520,10 @@ def _saved_of(name: str, raw: bytes) -> tuple[Saved, tuple[HistoryId, ...]]:
         raise DataError(f"the saved state of group {name!r} cannot be used: {error}") from error
     if state.name != name:
         raise DataError(f"the saved state of group {name!r} cannot be used: it is the one of {state.name!r}")
+    return state
+
+
+def _saved_of(state: GroupState) -> Saved:
     members = [
         groups.Member(
             member.id,
@@ -548,4 +534,4 @@ def _saved_of(name: str, raw: bytes) -> tuple[Saved, tuple[HistoryId, ...]]:
         )
         for member in state.members
     ]
-    return Saved(state.topics, state.generation, state.ownership, members), state.late
+    return Saved(state.topics, state.generation, state.ownership, members)

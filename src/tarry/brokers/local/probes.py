@@ -26,6 +26,11 @@ class Reply(Protocol):
         """Answer once."""
         ...
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whoever asked is still there to hear the answer."""
+        ...
+
 
 class Fence(Protocol):
     """Whether a member of a group still owns a partition; asked for members of groups only (`Member.fenced`)."""

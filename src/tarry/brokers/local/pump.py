@@ -82,7 +82,7 @@ class Pump:
             watched_max=watched_max,
             fence=self.groups.fence,
         )
-        self.standings = Standings(self.view)
+        self.standings = Standings(self.view, clock, self._wake)
         self.desk = GroupDesk(self.view, clock, self.groups.groups, partial(self._submit, None))
         self._jobs: dict[Reply, object] = {}
         self._requests = 0
@@ -112,13 +112,15 @@ class Pump:
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
-        deadlines = (self.polls.next_deadline(), self.groups.next_deadline(), self._retain_at)
+        rooms = (self.polls, self.groups, self.standings)
+        deadlines = (*(room.next_deadline() for room in rooms), self._retain_at)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Do what is due: end waits, evict members, apply retention."""
+        """Do what is due: end waits, evict members, drop what nobody waits for, apply retention."""
         self.polls.tick(now)
         self.groups.tick(now)
+        self.standings.tick(now)
         if self._retain_at is not None and now >= self._retain_at:
             self._retain_at = None
             self.retain()
@@ -153,7 +155,7 @@ class Pump:
                 self._add_topic(result)
             if isinstance(result, TopicExists) and exist_ok and name in topics:
                 result = abc.TopicState(name, options, ())
-            self._answer_followed(call, name, result)
+            self._answer_topic(call, result)
 
         self._submit(call, abc.CreateTopic(name, options), done)
 
@@ -163,7 +165,7 @@ class Pump:
         def done(result: Any) -> None:
             if isinstance(result, abc.TopicState):
                 self._extend_topic(result)
-            self._answer_followed(call, name, result)
+            self._answer_topic(call, result)
 
         self._submit(call, abc.GrowTopic(name, partitions), done)
 
@@ -440,12 +442,9 @@ class Pump:
         if call in self._jobs:  # else it was answered at once
             self._jobs[call] = ticket
 
-    def _answer_followed(self, call: Reply, name: str, result: Any) -> None:
-        """Answer what a topic is now, once the groups on it have saved that they know."""
-        if isinstance(result, abc.TopicState):
-            self.groups.when_followed(name, partial(self._answer, call, self.view.topics[name].info()))
-        else:
-            self._answer(call, result)
+    def _answer_topic(self, call: Reply, result: Any) -> None:
+        """Answer what a topic is now."""
+        self._answer(call, self.view.topics[result.name].info() if isinstance(result, abc.TopicState) else result)
 
     def _answer(self, call: Reply | None, result: Any) -> None:
         if call is not None:

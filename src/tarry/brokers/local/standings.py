@@ -3,15 +3,17 @@
 A session names whole topics and single partitions. Topics that are missing are left out until they are created;
 partitions of a topic that was deleted go, those that a topic gains come. What changed is found out by looking again, so
 nobody has to be told of anything twice. Of a session that was dropped without leaving only its parked `changed` is
-known, until the topic changes.
+known. It has no deadline at which an answer would find out that nobody is there to hear it, as other requests have; so
+once in a while those that wait are looked through for askers whose loop is gone.
 
 Synchronous and callback style, like the pump. Not here: groups (`coordinator`), requests for messages (`polls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tarry import abc
 from tarry._core.arrivals import Arrivals
@@ -19,6 +21,9 @@ from tarry.brokers.local.probes import Member, Reply
 from tarry.brokers.local.view import View, own
 from tarry.errors import TarryError, TopicNotFound
 from tarry.types import UNFENCED, HistoryId, TopicPartition
+
+SWEEP_PERIOD: Final = 60.0
+"""Seconds between two looks for those who are gone."""
 
 _NOTHING = abc.Assignment(0, 1, {}, frozenset(), {})
 
@@ -41,10 +46,13 @@ class Standing(Member):
 
 
 class Standings:
-    """See the module."""
+    """See the module. `alarm(deadline)` is called when an earlier deadline than before may have been added."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, clock: abc.Clock, alarm: Callable[[float], None]) -> None:
         self._view = view
+        self._clock = clock
+        self._alarm = alarm
+        self._sweep_at: float | None = None
         self._waiting: dict[Reply, Standing] = {}
 
     def open(
@@ -78,6 +86,7 @@ class Standings:
             call.reply(standing.shown)
         else:
             self._waiting[call] = standing
+            self._plan_sweep()
 
     def topic_changed(self, name: str) -> None:
         """A topic was created or deleted, or has other partitions."""
@@ -85,6 +94,23 @@ class Standings:
             if _names(standing, name) and self._look(standing):
                 del self._waiting[call]
                 call.reply(standing.shown)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+        return self._sweep_at
+
+    def tick(self, now: float) -> None:
+        """Drop what nobody waits for any more."""
+        if self._sweep_at is None or now < self._sweep_at:
+            return
+        self._waiting = {call: standing for call, standing in self._waiting.items() if call.is_wanted}
+        self._sweep_at = None
+        self._plan_sweep()
+
+    def _plan_sweep(self) -> None:
+        if self._sweep_at is None and self._waiting:
+            self._sweep_at = self._clock.now() + SWEEP_PERIOD
+            self._alarm(self._sweep_at)
 
     def leave(self, standing: Member) -> None:
         """A session is over."""

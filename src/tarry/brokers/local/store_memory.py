@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tarry import abc
 from tarry._wire.batch import append_refusal, collect, timestamps
-from tarry.brokers.local.view import growth_refusal
+from tarry.brokers.local.view import growth_refusal, no_topic
 from tarry.config import TopicOptions
 from tarry.errors import (
     CapacityExceeded,
@@ -248,7 +248,7 @@ class MemoryStore:
 
     def _grow(self, job: abc.GrowTopic) -> abc.TopicState:
         if job.name not in self._topics:
-            raise TopicNotFound(f"topic {job.name!r} does not exist")
+            raise no_topic(job.name)
         options, parts = self._topics[job.name]
         refusal = growth_refusal(job, len(parts))
         if refusal is not None:

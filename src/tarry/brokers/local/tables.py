@@ -17,7 +17,7 @@ from tarry.brokers.local.catalog import Catalog, Partition, Topic, state
 from tarry.brokers.local.committer import Changes, Content
 from tarry.brokers.local.database import number
 from tarry.brokers.local.sequences import Sequences
-from tarry.brokers.local.view import growth_refusal
+from tarry.brokers.local.view import growth_refusal, no_topic
 from tarry.errors import (
     CapacityExceeded,
     NotAccepted,
@@ -227,7 +227,7 @@ class Tables:
     def _grow_topic(self, job: abc.GrowTopic, made: Changes) -> TopicState:
         topic = self._catalog.topics.get(job.name)
         if topic is None:
-            raise TopicNotFound(f"topic {job.name!r} does not exist")
+            raise no_topic(job.name)
         refusal = growth_refusal(job, len(topic.partitions))
         if refusal is not None:
             raise refusal

@@ -149,14 +149,14 @@ class View:
         """A topic, or `TopicNotFound`."""
         topic = self.topics.get(name)
         if topic is None:
-            raise _no_topic(name)
+            raise no_topic(name)
         return topic
 
     def find(self, at: TopicPartition) -> Partition:
         """A partition by name, or `TopicNotFound`."""
         topic = self.topics.get(at.topic)
         if topic is None:
-            raise _no_topic(at.topic)
+            raise no_topic(at.topic)
         if not 0 <= at.partition < len(topic.partitions):
             raise TopicNotFound(
                 f"topic {at.topic!r} has no partition {at.partition}; it has {len(topic.partitions)}, "
@@ -239,7 +239,8 @@ def _partition(topic: str, state: abc.PartitionState) -> Partition:
     return Partition(state.id, at, state.log_start, state.log_end, state.size, dict(state.stored))
 
 
-def _no_topic(name: str) -> TopicNotFound:
+def no_topic(name: str) -> TopicNotFound:
+    """What to say of a topic that is asked for and not there."""
     return TopicNotFound(f"topic {name!r} does not exist; create it first (create_topic)")
 
 

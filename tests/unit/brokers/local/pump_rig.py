@@ -56,6 +56,8 @@ class ManualClock:
 class Ask:
     """A request's answer; a second one is a failure of the pump."""
 
+    is_wanted: bool = True
+
     def __init__(self) -> None:
         self.answers: list[Any] = []
 

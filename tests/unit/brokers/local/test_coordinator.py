@@ -6,10 +6,11 @@ import logging
 from collections.abc import Collection, Sequence
 from itertools import count
 
+import msgspec
 import pytest
 
 from tarry import abc
-from tarry._wire.groups import GroupState, decode_group
+from tarry._wire.groups import GroupState, decode_group, encode_group
 from tarry.brokers.local.coordinator import RETRY_PERIOD, Coordinator, Seat
 from tarry.brokers.local.probes import Member
 from tarry.brokers.local.store_memory import MemoryStore
@@ -696,6 +697,32 @@ class TestLate:
         ask = Ask()
         again.coordinator.resume(ask, first.identity, first.id)
         assert self.late(ask.answer[0]) == new
+
+    @rule("K56")
+    def test_what_came_before_the_group_could_be_saved_is_found_when_the_log_opens(self):
+        rig = Rig(1)
+        first = rig.join()
+        rig.store.submit(abc.GrowTopic(TOPIC, 2), lambda _: None)  # and the process was killed
+        for _ in range(2):
+            again = Rig(store=rig.store)
+            ask = Ask()
+            again.coordinator.resume(ask, first.identity, first.id)
+            assert self.late(ask.answer[0]) == [TopicPartition(TOPIC, 1)]
+
+    @rule("K56")
+    def test_a_group_that_an_older_release_saved_learns_what_it_has_seen(self):
+        rig = Rig(1)
+        first = rig.join()
+        state = rig.store.saved()
+        assert state is not None
+        old = msgspec.structs.replace(state, seen=None)
+        rig.store.submit(abc.SaveGroup("billing", encode_group(old)), lambda _: None)
+        Rig(store=rig.store)
+        assert rig.store.saved() == state
+        rig.store.submit(abc.GrowTopic(TOPIC, 2), lambda _: None)
+        ask = Ask()
+        Rig(store=rig.store).coordinator.resume(ask, first.identity, first.id)
+        assert self.late(ask.answer[0]) == [TopicPartition(TOPIC, 1)]
 
     @rule("K56")
     def test_an_empty_group_knows_it_too(self):

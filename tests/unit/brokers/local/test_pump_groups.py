@@ -8,6 +8,7 @@ import pytest
 
 from tarry import abc
 from tarry.brokers.local.coordinator import Seat
+from tarry.brokers.local.pump import Pump
 from tarry.config import TopicOptions
 from tarry.errors import (
     LogUnavailable,
@@ -414,30 +415,47 @@ def test_a_group_and_a_standalone_consumer_do_not_meet(partitions: int):
 
 
 class TestComing:
-    """Who creates or grows a topic is answered once the groups on it have saved which partitions came late."""
+    """What comes while a group is there is late for it, wherever the log stops."""
+
+    @staticmethod
+    def late(rig: GroupRig, seat: Seat) -> tuple[int, list[TopicPartition]]:
+        """What the topic and a member are after a crash."""
+        rig.store.crash()
+        rig.store.hold(False)
+        pump, ask = Pump(rig.store, rig.clock), Ask()
+        pump.open()
+        pump.groups.resume(ask, seat.identity, seat.id)
+        _, shown = ask.answer
+        assert isinstance(shown, abc.Assignment)
+        return len(shown.owned), sorted(shown.late)
 
     @rule("K56")
-    @pytest.mark.parametrize("is_refused", [False, True])
-    def test_a_growth_is_answered_once_the_groups_on_it_know(self, is_refused: bool):
+    @pytest.mark.parametrize("synced", [0, 1, 2])
+    def test_a_growth_is_known_wherever_the_log_stops(self, synced: int):
+        rig, ask = GroupRig(), Ask()
+        rig.store.hold()
+        rig.pump.grow_topic(ask, TOPIC, 3)
+        for _ in range(synced):
+            rig.store.sync()
+        new = [TopicPartition(TOPIC, 2)][: synced and 1]
+        assert self.late(rig, rig.first) == (2 + len(new), new)
+        assert self.late(rig, rig.first) == (2 + len(new), new), "as it was saved then"
+
+    @rule("K56", "K72")
+    @pytest.mark.parametrize("synced", [1, 2])
+    def test_so_is_a_creation(self, synced: int):
+        rig, ask = GroupRig(), Ask()
+        seat = rig.join("later", TOPIC, group="other")
+        rig.store.hold()
+        rig.pump.create_topic(ask, "later", TopicOptions(), False)
+        for _ in range(synced):
+            rig.store.sync()
+        assert self.late(rig, seat) == (3, [TopicPartition("later", 0)])
+
+    @rule("K56")
+    def test_who_grows_a_topic_need_not_wait_for_the_groups_on_it(self):
         rig, ask = GroupRig(), Ask()
         rig.store.hold()
         rig.pump.grow_topic(ask, TOPIC, 3)
         rig.store.sync()
-        assert ask.pending, "the groups may be forgotten yet"
-        if is_refused:
-            rig.pump.failed(LogUnavailable("broken"))
-        rig.sync()
         assert len(ask.answer.partitions) == 3
-        if not is_refused:
-            assert rig.first.shown.late == {TopicPartition(TOPIC, 2)}
-
-    @rule("K56", "K72")
-    def test_so_is_a_creation(self):
-        rig, ask = GroupRig(), Ask()
-        rig.join("later", TOPIC, group="other")
-        rig.store.hold()
-        rig.pump.create_topic(ask, "later", TopicOptions(), False)
-        rig.store.sync()
-        assert ask.pending
-        rig.sync()
-        assert len(ask.answer.partitions) == 1

@@ -562,7 +562,7 @@ async def test_a_topic_gains_partitions_that_are_there_after_the_next_opening(ma
         assert values_of(await rig.read(ids[2])) == [b"b", b"c"]
         for job, error in (
             (abc.GrowTopic("t", 2), "has 3 partitions and cannot be cut down to 2"),
-            (abc.GrowTopic("missing", 2), "'missing' does not exist"),
+            (abc.GrowTopic("missing", 2), "'missing' does not exist; create it first (create_topic)"),
         ):
             refused = await rig.ask(job)
             assert isinstance(refused, TarryError)
