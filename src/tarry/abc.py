@@ -292,7 +292,8 @@ class Session(Protocol):
         """Wait until the targets together have `min_count` messages or `min_bytes` bytes to read (S52, design 4.2).
 
         Moves no messages. Answers the targets that have something, empty ones left out; at the end of the wait
-        whatever there is. Targets whose partition or history is gone count as ready, so that a poll reports it.
+        whatever there is. Targets whose partition or history is gone count as ready, with no messages, so that a poll
+        reports it.
 
         `change` says how `targets` differ from those of the wait before, so that a log which remembers that one looks
         at nothing else. It may be left out, or not be looked at: `targets` are always all that is waited for.
