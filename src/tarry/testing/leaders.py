@@ -16,12 +16,12 @@ import anyio.lowlevel
 
 from tarry.abc import Leader
 from tarry.errors import LogUnavailable, NotAccepted
-from tarry.testing.scripted import Call, CarryOut
+from tarry.testing.scripted import Call, CarryOut, SessionOperation
 from tarry.testing.unanswered import given_up
 from tarry.types import TopicPartition
 
 LEADERS_MAX = 12
-OF_A_PARTITION = frozenset(("resolve", "stored_offset", "store_offset"))
+OF_A_PARTITION: frozenset[SessionOperation] = frozenset(("resolve", "stored_offset", "store_offset"))
 """Requests that a session takes to the leader of their partition by itself."""
 
 
@@ -80,7 +80,7 @@ class Leaders:
 
     async def serve(self, call: Call, carry_out: CarryOut) -> Any:
         """Carry out a request that has arrived, if its leader is there and leads what it names."""
-        leader, partitions = self._asked(call), _named(call)
+        leader, partitions = self._asked(call), named(call)
         if leader is None:
             return await self._answer(call, carry_out)
         if leader in self._crashed:
@@ -123,7 +123,8 @@ class Leaders:
                 stay.scope.cancel()
 
 
-def _named(call: Call) -> list[TopicPartition]:
-    if call.operation in OF_A_PARTITION:
+def named(call: Call) -> list[TopicPartition]:
+    """The partitions that a request is about."""
+    if call.operation in OF_A_PARTITION or call.operation == "route":
         return [call.arguments["partition"]]
     return [target.partition for target in call.arguments.get("targets", ())]
