@@ -64,6 +64,18 @@ class TestStopping:
                 assert not rig.reported("partition_stopped")
             assert caplog.messages.count("a request was refused: cannot be read; asking again") == 1
 
+    @rule("C111")
+    @virtual()
+    async def test_waits_that_are_refused_for_the_sake_of_one_keep_nothing_of_the_others_back(self) -> None:
+        """Also where no fetch finds out for which: then everything is asked for at the pace of the refusals."""
+        async with opened(2) as rig:
+            rig.script.every("wait_ready", do=refuse(BAD), where=names_p0)
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1, patience=9.0) == [BAD]  # refused so often that the reader is told
+                await rig.fill(P1, 3)
+                found = await items(consumer, 6, patience=9.0)
+                assert places([each for each in found if isinstance(each, Message)]) == [(1, 0), (1, 1), (1, 2)]
+
     @rule("C109", "K52")
     @pytest.mark.parametrize("error", [BAD, FeatureUnavailable("not here"), TopicNotFound("gone")])
     @pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.finished()])
