@@ -15,8 +15,9 @@ from typing import Any
 
 from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
+from tarry.errors import DataError
 from tarry.testing import Call
-from tarry.testing.leaders import OF_A_PARTITION
+from tarry.testing.leaders import OF_A_PARTITION, named
 from tarry.types import TopicPartition
 from tests.simulation.history import (
     Abandoned,
@@ -55,6 +56,8 @@ STAY_MAX = 0.6
 """Seconds that the longest way there and back may take."""
 IDLE_REQUESTS_MAX = 30
 """Requests of one member to one leader that bring nothing within a second in which nothing changes."""
+LASTING_REFUSALS_MAX = 25
+"""Lasting refusals of one partition in a session within a second; what is answered in between begins a new row."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
     ("readiness waits", lambda call: call.operation == "wait_ready", 1),
     ("fetches", lambda call: call.operation == "poll", 1),
@@ -613,6 +616,8 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
         elif isinstance(event, Answered) and _is_idle(event.call):
             times = idle[event.member, event.call.arguments.get("leader", "")]
             times.append(event.at)
+            if event.call.operation == "poll" and isinstance(event.call.error, DataError):
+                changes[event.member].extend(event.at for _ in named(event.call))  # each is asked for alone then
             for each in (times, changes[""], changes[event.member]):
                 while each and each[0] < event.at - 1.0:
                     each.popleft()
@@ -622,9 +627,32 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
                 yield f"{event.at:.4f} {event.member} has asked a leader more than {limit} times a second for nothing"
 
 
+@checker
+def who_is_lastingly_refused_rests(history: History) -> Iterator[str]:
+    """C109: of a partition six requests in a row are refused, and then one after each cool-down."""
+    refused: dict[tuple[int, TopicPartition], deque[float]] = defaultdict(deque)
+    for event in history.of(Fault):
+        if event.kind != "damage" or event.call is None or not _is_of_one(event.call):
+            continue
+        times = refused[id(event.call.session), named(event.call)[0]]
+        times.append(event.at)
+        while times[0] < event.at - 1.0:
+            times.popleft()
+        if len(times) > LASTING_REFUSALS_MAX:
+            times.clear()
+            yield f"{event.at:.4f} {event.call.identity} was lastingly refused too often"
+
+
+def _is_of_one(call: Call) -> bool:
+    """Its refusal counts for a partition; those of stores are made when there is something to store."""
+    return call.operation != "store_offset" and len(named(call)) == 1
+
+
 def _is_idle(call: Call) -> bool:
-    """It was refused, withdrawn, or had nothing to say."""
+    """It was refused, withdrawn, or had nothing to say. Lasting refusals of a partition are counted by themselves."""
     result: Any = call.result
+    if isinstance(call.error, DataError) and _is_of_one(call):
+        return False
     if call.outcome != "answered":
         return True
     if call.operation == "poll":

@@ -19,6 +19,7 @@ from tarry._core.backoff import Backoff
 from tarry._core.fetches import Fetches
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
+from tarry._core.stopped import Stopped
 from tarry._core.waiters import Parked, Waiters
 from tarry.abc import FetchTarget
 from tarry.brokers.local.broker import LocalSession
@@ -27,6 +28,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
+from tarry.consumer.worker import Worker
 from tarry.testing import Call
 from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition
 from tests.simulation.checkers import every_request_ends_in_time, judge
@@ -176,6 +178,22 @@ def every_return_is_the_nth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commits, "returned", wrong)
 
 
+def one_that_is_stopped_stops_all(patch: pytest.MonkeyPatch) -> None:
+    free_lane = Worker._free_lane
+
+    def wrong(self: Worker, partition: TopicPartition) -> str | None:
+        return None if self.stopped else free_lane(self, partition)
+
+    patch.setattr(Worker, "_free_lane", wrong)
+
+
+def what_is_refused_does_not_rest(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Stopped, *_: object) -> float:
+        return 0.01
+
+    patch.setattr(Stopped, "_longer", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -194,6 +212,8 @@ MISTAKES: list[tuple[Patch, str]] = [
     (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
     (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
     (every_return_is_the_nth, r"while it reads"),
+    (one_that_is_stopped_stops_all, r"stalled"),
+    (what_is_refused_does_not_rest, r"was lastingly refused too often"),
 ]
 
 

@@ -8,7 +8,7 @@ judged here (`checkers`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from tarry.producer.producer import Outgoing, Producer
 from tarry.testing import (
     Backend,
     Call,
+    Damage,
     FaultKind,
     FaultLayer,
     Faults,
@@ -36,7 +37,9 @@ from tarry.testing import (
     hook,
     run_virtual,
 )
+from tarry.testing.faults import ABOUT_PARTITIONS
 from tarry.testing.leaders import Leaders
+from tarry.testing.scripted import SessionOperation
 from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
 from tests.simulation.history import Acted, Broken, Fault, History, Led, Mode, Quiet, Shared, Span, Stalled, Stored
 from tests.simulation.members import NAME, TOPIC, Member
@@ -80,6 +83,7 @@ class Plan:
     runs_on: bool
     leaders: int
     has_timer: bool
+    spoils: bool
 
     @property
     def loses_nothing(self) -> bool:
@@ -88,8 +92,8 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> Plan:
-        """Draw one."""
-        chance = random.Random(seed)
+        """Draw one. What was thought of later is drawn apart, so that most seeds mean what they meant before."""
+        chance, apart = random.Random(seed), random.Random(f"{seed} has more")
         share = chance.choice
         faults = Faults(
             delay=share([0.0, 0.0, 0.1, 0.4]),
@@ -114,6 +118,7 @@ class Plan:
             runs_on=chance.random() < 0.4,
             leaders=share([1, 1, 1, 2, 3, 4]),
             has_timer=mode in AT_HAND_OVER | AFTER_HANDLER and chance.random() < 0.3,
+            spoils=apart.random() < 0.25,
         )
 
     def partitions_of(self, member: int) -> list[int]:
@@ -130,6 +135,7 @@ class World:
         self.history = history
         self.is_over = False
         self.chance = random.Random(plan.seed * 10 + 9)
+        self._apart = random.Random(f"{plan.seed} goes on")
         self._finished: list[set[int]] = [set() for _ in range(PARTITIONS)]
         self._over = anyio.Event()
         self._writer = FaultLayer(log)
@@ -158,6 +164,8 @@ class World:
             async with anyio.create_task_group() as stories:
                 stories.start_soon(self._write, producer)
                 stories.start_soon(self._act, stories)
+                if self.plan.spoils:
+                    stories.start_soon(self._spoil)
             self._make_peace()
             if self.plan.runs_on:
                 await self._until(self._is_done)
@@ -225,25 +233,26 @@ class World:
                 self.history.add(Stalled(now, self._missing()))
                 return
 
-    def _is_done(self) -> bool:
+    def _is_done(self, but: Collection[int] = ()) -> bool:
         """All messages are finished, or, where a mode may lose some, stored or delivered with nothing in hand."""
         if self.plan.is_group and not self._is_balanced():
             return False
         if self.plan.loses_nothing:
-            return not self._missing()
+            return all(span.partition in but for span in self._missing())
         if any(member.run is not None and member.run.hand for member in self.members):
             return False
         if self.plan.mode in AT_HAND_OVER | AFTER_HANDLER or self.plan.mode == "on_poll":
-            return self._is_read_by_all()  # what a pause brought back is stored with the next fetch, or at the end
+            return self._is_read_by_all(but)  # what a pause brought back is stored with the next fetch, or at the end
         stored = [self.stored(number) for number in range(PARTITIONS)]
-        return all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+        ends = enumerate(self._ends())
+        return all(stored[number] == end - 1 for number, end in ends if end and number not in but)
 
-    def _is_read_by_all(self) -> bool:
+    def _is_read_by_all(self, but: Collection[int]) -> bool:
         """Whoever reads a partition has come to its end."""
         ends = self._ends()
         consumers = [member.consumer for member in self.members if member.run and not member.run.is_closed]
-        read = [(at.partition, each.position(at)) for each in consumers if each for at in each.assignment]
-        return len(read) == PARTITIONS and all(ends[number] == position for number, position in read)
+        held = [(each, at) for each in consumers if each for at in each.assignment if at.partition not in but]
+        return len(held) == PARTITIONS - len(but) and all(ends[at.partition] == each.position(at) for each, at in held)
 
     def _is_balanced(self) -> bool:
         """Each partition is owned once, and everybody knows what is his."""
@@ -355,9 +364,27 @@ class World:
         self.log.restart()
 
     async def _storm(self, _: Member) -> None:
-        self.log.faults = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
+        stormy = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
+        self.log.faults = replace(stormy, damage=self.log.faults.damage)
         await anyio.sleep(self.chance.choice([0.3, 1.0]))
-        self.log.faults = self.plan.faults
+        self.log.faults = replace(self.plan.faults, damage=self.log.faults.damage)
+
+    async def _spoil(self) -> None:
+        """Some partitions are damaged for a while, or until all others are read: nobody waits for them (C111)."""
+        await anyio.sleep(self._apart.choice([0.0, 0.2, 0.5]))
+        numbers = self._apart.sample(range(PARTITIONS), self._apart.choice([1, 1, 3, PARTITIONS]))
+        damage = Damage(
+            self._apart.choice([0.5, 1.0, 1.0]),
+            frozenset(TopicPartition(TOPIC, number) for number in numbers),
+            self._apart.choice(DAMAGED),
+        )
+        self.log.faults = replace(self.log.faults, damage=damage)
+        self.history.add(Acted(anyio.current_time(), "spoil"))
+        if self._apart.random() < 0.5:
+            await anyio.sleep(self._apart.choice([0.3, 1.5, 6.0]))
+        else:
+            await self._until(lambda: self._is_done(but=numbers))
+        self.log.faults = replace(self.log.faults, damage=None)
 
     async def _pause(self, member: Member) -> None:
         """It pauses some of its partitions, or all."""
@@ -486,6 +513,16 @@ ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 7, "split": 5, "crash": 6,
 ACTIONS_OF_LEADERS = {"move": 5, "shuffle": 3, "silence": 7}
 """The same, where there are several."""
 ACTIONS_OF_GROUPS = {"forget": 8, "faint": 2}
+DAMAGED: list[frozenset[SessionOperation]] = [
+    ABOUT_PARTITIONS,
+    ABOUT_PARTITIONS,
+    frozenset(("poll", "wait_ready")),
+    frozenset(("wait_ready",)),
+    frozenset(("poll",)),
+    frozenset(("route", "resolve", "stored_offset")),
+    frozenset(("store_offset",)),
+]
+"""What damage may keep from its work, each as often as it is named."""
 
 
 async def tell(seed: int, history: History) -> None:
