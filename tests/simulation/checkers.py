@@ -33,6 +33,7 @@ from tests.simulation.history import (
     Fault,
     Finished,
     Gave,
+    Grown,
     History,
     Hooked,
     Killed,
@@ -48,7 +49,7 @@ from tests.simulation.history import (
     Stored,
 )
 from tests.simulation.members import TOPIC
-from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
+from tests.simulation.world import AT_LEAST_ONCE, GRACE
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
@@ -150,7 +151,7 @@ class Books:
     """I1 and the promises of design 1.2: nothing is skipped, nothing finished is repeated after a clean end."""
 
     def __init__(self) -> None:
-        self.accounts = [Account() for _ in range(PARTITIONS)]
+        self.accounts: dict[int, Account] = defaultdict(Account)
         self.now: dict[int, Tenure] = {}
         self.tenures: list[Tenure] = []
         self.runs: dict[str, Run] = {}
@@ -159,6 +160,7 @@ class Books:
         self.cut_short: set[Run] = set()
         self.killed: set[Run] = set()
         self.closing: set[Run] = set()
+        self.ended: set[Run] = set()
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
@@ -170,6 +172,8 @@ class Books:
                 self._opened(event)
             case Shared():
                 self._shared(event)
+            case Grown():
+                self._grown(event)
             case Delivered():
                 yield from self._delivered(event)
             case Finished():
@@ -187,6 +191,7 @@ class Books:
             case Closing():
                 self.closing.add(event.run)
             case Closed():
+                self.ended.add(event.run)
                 yield from self._closed(event)
             case Reported(name="possibly_lost"):
                 self.named[self.current[event.member]].update(_named(event))
@@ -194,6 +199,7 @@ class Books:
                 self.unstored[self.current[event.member]].add(_partition_of(event))
             case Killed():
                 self.killed.add(event.run)
+                self.ended.add(event.run)
                 for tenure in self._held_by(event.run):
                     self._cut_off(tenure, event.at)
             case Quiet():
@@ -232,7 +238,7 @@ class Books:
                 tenure.is_failing = call.outcome != "answered"
 
     def _shared(self, event: Shared) -> None:
-        for number in range(PARTITIONS):
+        for number in sorted(self.now.keys() | event.owners.keys()):
             tenure, owner = self.now.get(number), event.owners.get(number)
             if owner == (None if tenure is None else (tenure.holder, tenure.ownership)):
                 if tenure is not None and number in event.revoking:
@@ -244,6 +250,12 @@ class Books:
             self.now.pop(number, None)
             if owner is not None:
                 self._begin(number, *owner)
+
+    def _grown(self, event: Grown) -> None:
+        """Who reads the whole topic without a group has what is new."""
+        for run in self.current.values():
+            for number in () if run.partitions is None or run in self.ended else event.partitions:
+                self._begin(number, str(run), 0)
 
     def _begin(self, number: int, holder: str, ownership: int) -> None:
         self.now[number] = Tenure(number, holder, ownership, self.accounts[number].stored)

@@ -25,6 +25,7 @@ from tests.simulation.history import (
     Failed,
     Fault,
     Finished,
+    Grown,
     History,
     Hooked,
     Killed,
@@ -86,8 +87,16 @@ PAIRS = (
     "others go on beside a stopped partition",
     "rebalance of a stopped partition",
     "shutdown with a stopped partition",
+    "growth",
+    "growth with work in hand",
+    "growth during readiness wait",
+    "crash right after growth",
+    "what came late is read in a group",
+    "what came late is read by who follows the topic",
+    "rebalance of what came late",
 )
 REQUIRED = (*FAULTS, *ACTS, *PAIRS)
+RIGHT_AFTER_S = 0.1
 GROUP_CHANGES = ("open_session", "release", "leave")
 
 
@@ -109,6 +118,8 @@ class Watch:
         self.hooks: set[str] = set()
         self.failed: set[Span] = set()
         self.stopped: dict[str, set[int]] = defaultdict(set)
+        self.late: set[int] = set()
+        self.grown_at = -1.0
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -123,6 +134,8 @@ class Watch:
             case Led():
                 yield from self._leading(event)
                 self.led = event
+            case Grown():
+                yield from self._growth(event)
             case Abandoned():
                 if event.min_count > 1:
                     yield "cancel during accumulation"
@@ -162,6 +175,8 @@ class Watch:
                 if Span(event.partition, event.offsets[0], event.offsets[0], event.ownership) in self.failed:
                     yield "what a handler failed on comes again"
                 self.hands[event.run.member].add(event.partition)
+                if event.partition in self.late:
+                    yield f"what came late is read {'in a group' if event.ownership else 'by who follows the topic'}"
                 if self.stopped[event.run.member] - {event.partition}:
                     yield "others go on beside a stopped partition"
                 _, ownership = self.shared.owners.get(event.partition, ("", 0))
@@ -171,6 +186,15 @@ class Watch:
                 self.hands[event.run.member].clear()
             case _:
                 pass
+
+    def _growth(self, event: Grown) -> Iterator[str]:
+        yield "growth"
+        self.late.update(event.partitions)
+        self.grown_at = event.at
+        if any(self.hands.values()):
+            yield "growth with work in hand"
+        if any(call.operation == "wait_ready" for calls in self.out.values() for call in calls):
+            yield "growth during readiness wait"
 
     def _stopping(self, event: Reported) -> Iterator[str]:
         stopped = self.stopped[event.member]
@@ -204,6 +228,8 @@ class Watch:
     def _fault(self, event: Fault) -> Iterator[str]:
         kind, call = event.kind, event.call
         yield kind
+        if kind == "crash" and event.at <= self.grown_at + RIGHT_AFTER_S:
+            yield "crash right after growth"
         if kind == "crash":
             calls = [call for calls in self.out.values() for call in calls]
             names = {"store_offset": "store"} | dict.fromkeys(GROUP_CHANGES, "change of group")
@@ -250,6 +276,8 @@ class Watch:
                     yield "rebalance during start"
         if any(moving & hand for hand in self.hands.values()):
             yield "rebalance with work in hand"
+        if moving & self.late:
+            yield "rebalance of what came late"
         for stopped in self.stopped.values():
             if moving & stopped:
                 yield "rebalance of a stopped partition"

@@ -225,6 +225,16 @@ class Shared(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Grown(Event):
+    """The topic has gained partitions, durably."""
+
+    partitions: range
+
+    def __str__(self) -> str:
+        return f"log    gains {list(self.partitions)}"
+
+
+@dataclass(slots=True, eq=False)
 class Led(Event):
     """Who leads each partition from now on, and which leaders are silent."""
 

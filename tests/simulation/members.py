@@ -22,7 +22,7 @@ from tarry.consumer.consumer import Consumer
 from tarry.errors import ConsumerFailed, NotStarted, TarryError
 from tarry.testing import Call, CarryOut, FaultLayer, Script
 from tarry.testing.faults import LOCAL
-from tarry.types import TopicPartition
+from tarry.types import Start, TopicPartition
 from tests.simulation.history import (
     Abandoned,
     Closed,
@@ -127,6 +127,8 @@ class Member:
             try:
                 async with consumer:
                     self.run, self.consumer = run, consumer
+                    if self.world.plan.follows:
+                        run.partitions = self.world.partitions
                     self._history.add(Opened(anyio.current_time(), run))
                     why = "cancelled"
                     try:
@@ -162,7 +164,10 @@ class Member:
             "drain_timeout": run.drain_timeout,
         }
         if not plan.is_group:
-            return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
+            of_it = None if plan.follows else self.partitions
+            return client.consumer(TOPIC, name=NAME, partitions=of_it, **options), run
+        if plan.grows:
+            options["start"] = Start.next(Start.end())  # what comes late is read from its first message all the same
         options["heartbeat_interval"] = 0.5
         run.has_hooks = chance.random() < 0.5
         if run.has_hooks:

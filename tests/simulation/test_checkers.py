@@ -30,7 +30,7 @@ from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
 from tarry.consumer.worker import Worker
 from tarry.testing import Call
-from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition
+from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
 from tests.simulation.checkers import every_request_ends_in_time, judge
 from tests.simulation.history import Answered, Asked, History, Led
 from tests.simulation.world import simulate
@@ -194,6 +194,13 @@ def what_is_refused_does_not_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stopped, "_longer", wrong)
 
 
+def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Worker, _: TopicPartition) -> Start:
+        return self._start
+
+    patch.setattr(Worker, "_start_of", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -213,6 +220,7 @@ MISTAKES: list[tuple[Patch, str]] = [
     (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
     (every_return_is_the_nth, r"while it reads"),
     (one_that_is_stopped_stops_all, r"stalled"),
+    (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
 ]
 

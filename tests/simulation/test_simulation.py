@@ -36,6 +36,8 @@ RARE = (
     "others go on beside a stopped partition",
     "rebalance of a stopped partition",
     "shutdown with a stopped partition",
+    "crash right after growth",
+    "what came late is read by who follows the topic",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
