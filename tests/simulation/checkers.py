@@ -47,6 +47,7 @@ from tests.simulation.history import (
     Span,
     Stalled,
     Stored,
+    Undecoded,
 )
 from tests.simulation.members import TOPIC
 from tests.simulation.world import AT_LEAST_ONCE, GRACE
@@ -472,6 +473,7 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
     given: dict[tuple[Run, int, int], bool] = {}
     doubtful: dict[tuple[Run, int, int], int] = {}  # may come again, or not
     seen: list[Delivered] = []
+    undecoded: list[Undecoded] = []
     for event in history.events:
         if isinstance(event, Gave):
             given.update({(event.run, span.partition, span.last): event.sure for span in event.spans})
@@ -485,6 +487,12 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
             result: Any = event.call.result
             resolved[event.member, event.call.arguments["partition"].partition] = result.position
+        if isinstance(event, Undecoded) and event.ownership is not None:
+            undecoded.append(event)
+            key = (event.run, event.partition, event.ownership)
+            begin = last[key] + 1 if key in last else starts[event.run.member, event.partition, event.ownership]
+            if event.offset != begin:
+                yield f"{event.at:.4f} {event.run} cannot decode {event.partition}:{event.offset} where {begin} is next"
         if isinstance(event, Opened):
             starts = {key: start for key, start in starts.items() if key[0] != event.run.member}
             resolved = {key: start for key, start in resolved.items() if key[0] != event.run.member}
@@ -509,6 +517,9 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
             if values != event.values:
                 what = f"{event.partition}:{event.offsets}"
                 yield f"{event.at:.4f} {event.run} gets {what} as {event.values}, not {values}"
+        for event in undecoded:
+            if (value := quiet.values[event.partition][event.offset]) != event.raw:
+                yield f"{event.at:.4f} {event.run} cannot decode {event.raw!r}, which was {value!r}"
         sent = [value for values in quiet.values for value in values]
         if len(set(sent)) < len(sent):
             doubled = sorted(value for value in set(sent) if value is not None and sent.count(value) > 1)
@@ -679,7 +690,7 @@ def _is_idle(call: Call) -> bool:
 def only_the_last_word_lowers(history: History) -> Iterator[str]:
     """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up.
 
-    And under commit-on-poll when the partition is paused, or was a moment ago.
+    And under commit-on-poll when the partition is paused, or was a moment ago, or waits at what does not decode.
     """
     closing: dict[str, Run] = {}
     revoking: set[int] = set()
@@ -697,6 +708,8 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             until = event.at + GRACE + TICK if event.goes_on else inf
             for number, ownership in event.partitions.items():
                 paused[number] = (paused[number][0] if event.goes_on and number in paused else ownership, until)
+        elif isinstance(event, Undecoded) and event.run.mode == "on_poll" and event.ownership is not None:
+            paused[event.partition] = (event.ownership, inf)
         elif isinstance(event, Stored):
             is_lower = (-1 if event.after is None else event.after) < (event.before or 0)
             is_paused = event.partition in paused and event.at <= paused[event.partition][1]

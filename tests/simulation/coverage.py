@@ -31,8 +31,10 @@ from tests.simulation.history import (
     Killed,
     Led,
     Reported,
+    Run,
     Shared,
     Span,
+    Undecoded,
 )
 
 REFUSALS = ("not_accepted", "capacity", "damage")
@@ -94,6 +96,10 @@ PAIRS = (
     "what came late is read in a group",
     "what came late is read by who follows the topic",
     "rebalance of what came late",
+    "a value does not decode",
+    "others go on beside what does not decode",
+    "what did not decode is read as bytes",
+    "rebalance of what does not decode",
 )
 REQUIRED = (*FAULTS, *ACTS, *PAIRS)
 RIGHT_AFTER_S = 0.1
@@ -119,6 +125,7 @@ class Watch:
         self.failed: set[Span] = set()
         self.stopped: dict[str, set[int]] = defaultdict(set)
         self.late: set[int] = set()
+        self.undecoded: dict[tuple[int, int], Run] = {}
         self.grown_at = -1.0
 
     def look(self, event: Event) -> Iterator[str]:
@@ -134,6 +141,9 @@ class Watch:
             case Led():
                 yield from self._leading(event)
                 self.led = event
+            case Undecoded():
+                yield "a value does not decode"
+                self.undecoded[event.partition, event.offset] = event.run
             case Grown():
                 yield from self._growth(event)
             case Abandoned():
@@ -175,6 +185,10 @@ class Watch:
                 if Span(event.partition, event.offsets[0], event.offsets[0], event.ownership) in self.failed:
                     yield "what a handler failed on comes again"
                 self.hands[event.run.member].add(event.partition)
+                if any(run is event.run for run in self.undecoded.values()):
+                    yield "others go on beside what does not decode"
+                if any((event.partition, offset) in self.undecoded for offset in event.offsets):
+                    yield "what did not decode is read as bytes"
                 if event.partition in self.late:
                     yield f"what came late is read {'in a group' if event.ownership else 'by who follows the topic'}"
                 if self.stopped[event.run.member] - {event.partition}:
@@ -276,6 +290,8 @@ class Watch:
                     yield "rebalance during start"
         if any(moving & hand for hand in self.hands.values()):
             yield "rebalance with work in hand"
+        if any(at in moving for at, _ in self.undecoded):
+            yield "rebalance of what does not decode"
         if moving & self.late:
             yield "rebalance of what came late"
         for stopped in self.stopped.values():

@@ -153,6 +153,20 @@ class Raised(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Undecoded(Event):
+    """A read call raised since a value does not decode; `ownership` is None where nobody can tell any more."""
+
+    run: Run
+    partition: int
+    ownership: int | None
+    offset: int
+    raw: bytes
+
+    def __str__(self) -> str:
+        return f"{self.run} cannot decode {self.partition}:{self.offset} {self.raw!r}"
+
+
+@dataclass(slots=True, eq=False)
 class Abandoned(Event):
     """A read call was given up; `min_count` is what it waited for."""
 

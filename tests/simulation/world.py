@@ -56,7 +56,7 @@ from tests.simulation.history import (
     Stalled,
     Stored,
 )
-from tests.simulation.members import NAME, TOPIC, Member
+from tests.simulation.members import BAD, NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
 
 PARTITIONS = 8
@@ -104,6 +104,7 @@ class Plan:
     has_timer: bool
     spoils: bool
     grows: int
+    is_typed: bool
 
     @property
     def follows(self) -> bool:
@@ -145,6 +146,7 @@ class Plan:
             has_timer=mode in AT_HAND_OVER | AFTER_HANDLER and chance.random() < 0.3,
             spoils=apart.random() < 0.25,
             grows=apart.choice([1, 2, 5]) if apart.random() < 0.2 else 0,
+            is_typed=apart.random() < 0.2,
         )
 
     def partitions_of(self, member: int) -> list[int]:
@@ -325,12 +327,17 @@ class World:
         for _ in range(self.plan.bursts):
             await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05, 0.2]))
             at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5, 9])
-            values = [Outgoing(b"%d" % value, partition=at) for value in range(number, number + count)]
+            values = [Outgoing(self._value(value), partition=at) for value in range(number, number + count)]
             number += count
             try:
                 await producer.send_many(values)
             except TarryError as error:
                 self.history.add(Acted(anyio.current_time(), f"failed to write: {error}"))
+
+    def _value(self, number: int) -> bytes:
+        """Where members read typed values, a few are none."""
+        is_bad = self.plan.is_typed and self._apart.random() < 0.05
+        return BAD + b"%d" % number if is_bad else b"%d" % number
 
     async def _act(self, tasks: anyio.abc.TaskGroup) -> None:
         """Stops, cancels, failures, kills, cuts, crashes and storms; many of them while a request is out."""
