@@ -29,6 +29,7 @@ from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
 from tarry.consumer.worker import Worker
+from tarry.errors import UndecodableMessage
 from tarry.testing import Call
 from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
 from tests.simulation.checkers import every_request_ends_in_time, judge
@@ -201,6 +202,15 @@ def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_start_of", wrong)
 
 
+def an_error_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
+    init = UndecodableMessage.__init__
+
+    def wrong(self: UndecodableMessage, message: str, *, topic: str, partition: int, offset: int, raw: bytes) -> None:
+        init(self, message, topic=topic, partition=partition, offset=offset, raw=raw[1:])
+
+    patch.setattr(UndecodableMessage, "__init__", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -221,6 +231,7 @@ MISTAKES: list[tuple[Patch, str]] = [
     (every_return_is_the_nth, r"while it reads"),
     (one_that_is_stopped_stops_all, r"stalled"),
     (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
+    (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
 ]
 

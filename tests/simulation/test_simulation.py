@@ -38,6 +38,7 @@ RARE = (
     "shutdown with a stopped partition",
     "crash right after growth",
     "what came late is read by who follows the topic",
+    "others go on beside what does not decode",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -9,7 +9,15 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import DataError, FeatureUnavailable, LogUnavailable, NotAccepted, OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.errors import (
+    DataError,
+    FeatureUnavailable,
+    LogUnavailable,
+    NotAccepted,
+    OffsetOutOfRange,
+    TarryError,
+    TopicNotFound,
+)
 from tarry.testing import Call, Operation, Rule, refuse
 from tarry.types import Message
 from tests.marks import rule
