@@ -15,8 +15,9 @@ from typing import Any
 
 from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
+from tarry.errors import DataError
 from tarry.testing import Call
-from tarry.testing.leaders import OF_A_PARTITION
+from tarry.testing.leaders import OF_A_PARTITION, named
 from tarry.types import TopicPartition
 from tests.simulation.history import (
     Abandoned,
@@ -32,6 +33,7 @@ from tests.simulation.history import (
     Fault,
     Finished,
     Gave,
+    Grown,
     History,
     Hooked,
     Killed,
@@ -45,9 +47,10 @@ from tests.simulation.history import (
     Span,
     Stalled,
     Stored,
+    Undecoded,
 )
 from tests.simulation.members import TOPIC
-from tests.simulation.world import AT_LEAST_ONCE, GRACE, PARTITIONS
+from tests.simulation.world import AT_LEAST_ONCE, GRACE
 
 TICK = 1.0
 """How much later than its deadline a request may end (I4)."""
@@ -55,6 +58,8 @@ STAY_MAX = 0.6
 """Seconds that the longest way there and back may take."""
 IDLE_REQUESTS_MAX = 30
 """Requests of one member to one leader that bring nothing within a second in which nothing changes."""
+LASTING_REFUSALS_MAX = 25
+"""Lasting refusals of one partition in a session within a second; what is answered in between begins a new row."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
     ("readiness waits", lambda call: call.operation == "wait_ready", 1),
     ("fetches", lambda call: call.operation == "poll", 1),
@@ -147,7 +152,7 @@ class Books:
     """I1 and the promises of design 1.2: nothing is skipped, nothing finished is repeated after a clean end."""
 
     def __init__(self) -> None:
-        self.accounts = [Account() for _ in range(PARTITIONS)]
+        self.accounts: dict[int, Account] = defaultdict(Account)
         self.now: dict[int, Tenure] = {}
         self.tenures: list[Tenure] = []
         self.runs: dict[str, Run] = {}
@@ -157,6 +162,7 @@ class Books:
         self.given_up: set[Tenure] = set()
         self.killed: set[Run] = set()
         self.closing: set[Run] = set()
+        self.ended: set[Run] = set()
         self.known: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.named: dict[Run, set[tuple[int, int]]] = defaultdict(set)
         self.unstored: dict[Run, set[int]] = defaultdict(set)
@@ -168,6 +174,8 @@ class Books:
                 self._opened(event)
             case Shared():
                 self._shared(event)
+            case Grown():
+                self._grown(event)
             case Delivered():
                 yield from self._delivered(event)
             case Finished():
@@ -185,6 +193,7 @@ class Books:
             case Closing():
                 self.closing.add(event.run)
             case Closed():
+                self.ended.add(event.run)
                 yield from self._closed(event)
             case Reported(name="partitions_lost"):
                 self.given_up.update(self._held_by(self.current[event.member]))
@@ -194,6 +203,7 @@ class Books:
                 self.unstored[self.current[event.member]].add(_partition_of(event))
             case Killed():
                 self.killed.add(event.run)
+                self.ended.add(event.run)
                 for tenure in self._held_by(event.run):
                     self._cut_off(tenure, event.at)
             case Quiet():
@@ -232,7 +242,7 @@ class Books:
                 tenure.is_failing = call.outcome != "answered"
 
     def _shared(self, event: Shared) -> None:
-        for number in range(PARTITIONS):
+        for number in sorted(self.now.keys() | event.owners.keys()):
             tenure, owner = self.now.get(number), event.owners.get(number)
             if owner == (None if tenure is None else (tenure.holder, tenure.ownership)):
                 if tenure is not None and number in event.revoking:
@@ -244,6 +254,12 @@ class Books:
             self.now.pop(number, None)
             if owner is not None:
                 self._begin(number, *owner)
+
+    def _grown(self, event: Grown) -> None:
+        """Who reads the whole topic without a group has what is new."""
+        for run in self.current.values():
+            for number in () if run.partitions is None or run in self.ended else event.partitions:
+                self._begin(number, str(run), 0)
 
     def _begin(self, number: int, holder: str, ownership: int) -> None:
         self.now[number] = Tenure(number, holder, ownership, self.accounts[number].stored)
@@ -463,6 +479,7 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
     given: dict[tuple[Run, int, int], bool] = {}
     doubtful: dict[tuple[Run, int, int], int] = {}  # may come again, or not
     seen: list[Delivered] = []
+    undecoded: list[Undecoded] = []
     for event in history.events:
         if isinstance(event, Gave):
             given.update({(event.run, span.partition, span.last): event.sure for span in event.spans})
@@ -476,6 +493,12 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
             result: Any = event.call.result
             resolved[event.member, event.call.arguments["partition"].partition] = result.position
+        if isinstance(event, Undecoded) and event.ownership is not None:
+            undecoded.append(event)
+            key = (event.run, event.partition, event.ownership)
+            begin = last[key] + 1 if key in last else starts.get((event.run.member, *key[1:]))
+            if begin is not None and event.offset != begin:  # None: it is one of an ownership that is over
+                yield f"{event.at:.4f} {event.run} cannot decode {event.partition}:{event.offset} where {begin} is next"
         if isinstance(event, Opened):
             starts = {key: start for key, start in starts.items() if key[0] != event.run.member}
             resolved = {key: start for key, start in resolved.items() if key[0] != event.run.member}
@@ -500,6 +523,9 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
             if values != event.values:
                 what = f"{event.partition}:{event.offsets}"
                 yield f"{event.at:.4f} {event.run} gets {what} as {event.values}, not {values}"
+        for event in undecoded:
+            if (value := quiet.values[event.partition][event.offset]) != event.raw:
+                yield f"{event.at:.4f} {event.run} cannot decode {event.raw!r}, which was {value!r}"
         sent = [value for values in quiet.values for value in values]
         if len(set(sent)) < len(sent):
             doubled = sorted(value for value in set(sent) if value is not None and sent.count(value) > 1)
@@ -619,6 +645,8 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
         elif isinstance(event, Answered) and _is_idle(event.call):
             times = idle[event.member, event.call.arguments.get("leader", "")]
             times.append(event.at)
+            if event.call.operation == "poll" and isinstance(event.call.error, DataError):
+                changes[event.member].extend(event.at for _ in named(event.call))  # each is asked for alone then
             for each in (times, changes[""], changes[event.member]):
                 while each and each[0] < event.at - 1.0:
                     each.popleft()
@@ -628,9 +656,32 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
                 yield f"{event.at:.4f} {event.member} has asked a leader more than {limit} times a second for nothing"
 
 
+@checker
+def who_is_lastingly_refused_rests(history: History) -> Iterator[str]:
+    """C109: of a partition six requests in a row are refused, and then one after each cool-down."""
+    refused: dict[tuple[int, TopicPartition], deque[float]] = defaultdict(deque)
+    for event in history.of(Fault):
+        if event.kind != "damage" or event.call is None or not _is_of_one(event.call):
+            continue
+        times = refused[id(event.call.session), named(event.call)[0]]
+        times.append(event.at)
+        while times[0] < event.at - 1.0:
+            times.popleft()
+        if len(times) > LASTING_REFUSALS_MAX:
+            times.clear()
+            yield f"{event.at:.4f} {event.call.identity} was lastingly refused too often"
+
+
+def _is_of_one(call: Call) -> bool:
+    """Its refusal counts for a partition; those of stores are made when there is something to store."""
+    return call.operation != "store_offset" and len(named(call)) == 1
+
+
 def _is_idle(call: Call) -> bool:
-    """It was refused, withdrawn, or had nothing to say."""
+    """It was refused, withdrawn, or had nothing to say. Lasting refusals of a partition are counted by themselves."""
     result: Any = call.result
+    if isinstance(call.error, DataError) and _is_of_one(call):
+        return False
     if call.outcome != "answered":
         return True
     if call.operation == "poll":
@@ -645,7 +696,7 @@ def _is_idle(call: Call) -> bool:
 def only_the_last_word_lowers(history: History) -> Iterator[str]:
     """I7: while a consumer reads, nothing stored goes down; it does when it shuts down, or gives the partition up.
 
-    And under commit-on-poll when the partition is paused, or was a moment ago.
+    And under commit-on-poll when the partition is paused, or was a moment ago, or waits at what does not decode.
     """
     closing: dict[str, Run] = {}
     revoking: set[int] = set()
@@ -663,6 +714,8 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             until = event.at + GRACE + TICK if event.goes_on else inf
             for number, ownership in event.partitions.items():
                 paused[number] = (paused[number][0] if event.goes_on and number in paused else ownership, until)
+        elif isinstance(event, Undecoded) and event.run.mode == "on_poll" and event.ownership is not None:
+            paused[event.partition] = (event.ownership, inf)
         elif isinstance(event, Stored):
             is_lower = (-1 if event.after is None else event.after) < (event.before or 0)
             is_paused = event.partition in paused and event.at <= paused[event.partition][1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from tarry.brokers.local.broker import GroupSession
 from tarry.testing import Call
@@ -24,16 +25,20 @@ from tests.simulation.history import (
     Failed,
     Fault,
     Finished,
+    Grown,
     History,
     Hooked,
     Killed,
     Led,
     Reported,
+    Run,
     Shared,
     Span,
+    Undecoded,
 )
 
-FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", "not_accepted", "capacity", "split", "kill", "crash")
+REFUSALS = ("not_accepted", "capacity", "damage")
+FAULTS = ("delay", "slow_sync", "lose_request", "lose_reply", *REFUSALS, "split", "kill", "crash")
 ACTS = ("stop", "cancel", "fail", "storm", "pause", "move", "shuffle", "silence", "forget", "faint")
 PAIRS = (
     "cancel during accumulation",
@@ -74,8 +79,30 @@ PAIRS = (
     "move of a silent leader",
     "silence during committing fetch",
     "silence with work in hand",
+    "damage of poll",
+    "damage of wait_ready",
+    "damage of resolve",
+    "damage of store_offset",
+    "damage of route",
+    "a partition stops",
+    "a partition resumes",
+    "others go on beside a stopped partition",
+    "rebalance of a stopped partition",
+    "shutdown with a stopped partition",
+    "growth",
+    "growth with work in hand",
+    "growth during readiness wait",
+    "crash right after growth",
+    "what came late is read in a group",
+    "what came late is read by who follows the topic",
+    "rebalance of what came late",
+    "a value does not decode",
+    "others go on beside what does not decode",
+    "what did not decode is read as bytes",
+    "rebalance of what does not decode",
 )
 REQUIRED = (*FAULTS, *ACTS, *PAIRS)
+RIGHT_AFTER_S = 0.1
 GROUP_CHANGES = ("open_session", "release", "leave")
 
 
@@ -96,6 +123,10 @@ class Watch:
         self.evicted: dict[str, float] = {}
         self.hooks: set[str] = set()
         self.failed: set[Span] = set()
+        self.stopped: dict[str, set[int]] = defaultdict(set)
+        self.late: set[int] = set()
+        self.undecoded: dict[tuple[int, int], Run] = {}
+        self.grown_at = -1.0
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -110,12 +141,22 @@ class Watch:
             case Led():
                 yield from self._leading(event)
                 self.led = event
+            case Undecoded():
+                yield "a value does not decode"
+                self.undecoded[event.partition, event.offset] = event.run
+            case Grown():
+                yield from self._growth(event)
             case Abandoned():
                 if event.min_count > 1:
                     yield "cancel during accumulation"
                 yield from self._during("cancel", event.run.member)
-            case Closing(why="stopped" | "the world is over"):
-                yield from self._during("stop", event.run.member)
+            case Closing():
+                if event.why in ("stopped", "the world is over"):
+                    yield from self._during("stop", event.run.member)
+                if self.stopped.pop(event.run.member, None):
+                    yield "shutdown with a stopped partition"
+            case Reported(name="partition_stopped" | "partition_resumed" | "partitions_lost"):
+                yield from self._stopping(event)
             case Closed():
                 if event.hand and event.at >= (event.run.closing_at or 0.0) + event.run.drain_timeout:
                     yield "body outlasts a shutdown"
@@ -144,6 +185,14 @@ class Watch:
                 if Span(event.partition, event.offsets[0], event.offsets[0], event.ownership) in self.failed:
                     yield "what a handler failed on comes again"
                 self.hands[event.run.member].add(event.partition)
+                if any(run is event.run for run in self.undecoded.values()):
+                    yield "others go on beside what does not decode"
+                if any((event.partition, offset) in self.undecoded for offset in event.offsets):
+                    yield "what did not decode is read as bytes"
+                if event.partition in self.late:
+                    yield f"what came late is read {'in a group' if event.ownership else 'by who follows the topic'}"
+                if self.stopped[event.run.member] - {event.partition}:
+                    yield "others go on beside a stopped partition"
                 _, ownership = self.shared.owners.get(event.partition, ("", 0))
                 if event.ownership not in (0, ownership):
                     yield "committed batch delivered after a loss"
@@ -151,6 +200,24 @@ class Watch:
                 self.hands[event.run.member].clear()
             case _:
                 pass
+
+    def _growth(self, event: Grown) -> Iterator[str]:
+        yield "growth"
+        self.late.update(event.partitions)
+        self.grown_at = event.at
+        if any(self.hands.values()):
+            yield "growth with work in hand"
+        if any(call.operation == "wait_ready" for calls in self.out.values() for call in calls):
+            yield "growth during readiness wait"
+
+    def _stopping(self, event: Reported) -> Iterator[str]:
+        stopped = self.stopped[event.member]
+        if event.name == "partitions_lost":
+            stopped.clear()
+            return
+        at: Any = event.fields["partition"]
+        (stopped.add if event.name == "partition_stopped" else stopped.discard)(at.partition)
+        yield "a partition stops" if event.name == "partition_stopped" else "a partition resumes"
 
     def _holds(self, member: str, release: Call) -> bool:
         return any(at.partition in self.hands[member] for at in release.arguments["partitions"])
@@ -175,12 +242,16 @@ class Watch:
     def _fault(self, event: Fault) -> Iterator[str]:
         kind, call = event.kind, event.call
         yield kind
+        if kind == "crash" and event.at <= self.grown_at + RIGHT_AFTER_S:
+            yield "crash right after growth"
         if kind == "crash":
             calls = [call for calls in self.out.values() for call in calls]
             names = {"store_offset": "store"} | dict.fromkeys(GROUP_CHANGES, "change of group")
             yield from (f"crash during {names[call.operation]}" for call in calls if call.operation in names)
             if any(map(_commits, calls)):
                 yield "crash during committing fetch"
+        if kind == "damage" and call is not None:
+            yield f"damage of {call.operation}"
         if kind in ("not_accepted", "capacity") and self.shared.revoking:
             yield "refusal during rebalance"
         if kind == "lose_reply" and call is not None:
@@ -219,6 +290,14 @@ class Watch:
                     yield "rebalance during start"
         if any(moving & hand for hand in self.hands.values()):
             yield "rebalance with work in hand"
+        if any(at in moving for at, _ in self.undecoded):
+            yield "rebalance of what does not decode"
+        if moving & self.late:
+            yield "rebalance of what came late"
+        for stopped in self.stopped.values():
+            if moving & stopped:
+                yield "rebalance of a stopped partition"
+                stopped -= moving
 
 
 def _names(call: Call) -> set[int]:

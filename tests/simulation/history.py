@@ -153,6 +153,20 @@ class Raised(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Undecoded(Event):
+    """A read call raised since a value does not decode; `ownership` is None where nobody can tell any more."""
+
+    run: Run
+    partition: int
+    ownership: int | None
+    offset: int
+    raw: bytes
+
+    def __str__(self) -> str:
+        return f"{self.run} cannot decode {self.partition}:{self.offset} {self.raw!r}"
+
+
+@dataclass(slots=True, eq=False)
 class Abandoned(Event):
     """A read call was given up; `min_count` is what it waited for."""
 
@@ -222,6 +236,16 @@ class Shared(Event):
         marked = {number: f"{'-' if number in self.revoking else ''}" for number in self.owners}
         held = (f"{number}{marked[number]}:{owner[:4]}/{own}" for number, (owner, own) in sorted(self.owners.items()))
         return f"log    shares {' '.join(held)} among {[member[:4] for member in self.members]}"
+
+
+@dataclass(slots=True, eq=False)
+class Grown(Event):
+    """The topic has gained partitions, durably."""
+
+    partitions: range
+
+    def __str__(self) -> str:
+        return f"log    gains {list(self.partitions)}"
 
 
 @dataclass(slots=True, eq=False)

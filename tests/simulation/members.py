@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -19,10 +20,10 @@ from tarry import AutoCommit, Batch, Message, PollOptions
 from tarry._core.autocommit import AFTER_HANDLER
 from tarry.client import Client
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConsumerFailed, NotStarted, TarryError
+from tarry.errors import ConsumerFailed, NotStarted, TarryError, UndecodableMessage
 from tarry.testing import Call, CarryOut, FaultLayer, Script
 from tarry.testing.faults import LOCAL
-from tarry.types import TopicPartition
+from tarry.types import Start, TopicPartition
 from tests.simulation.history import (
     Abandoned,
     Closed,
@@ -40,6 +41,7 @@ from tests.simulation.history import (
     Reported,
     Run,
     Span,
+    Undecoded,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 SLOW_BODIES = (*[0.4] * 9, 2.5)
 """Some outlast the log's patience with a member that has to give a partition up."""
 Style = Literal["loop", "anext", "poll", "consume"]
+BAD = b"\xff"
+"""Values that begin like this are no `Text`."""
 TOPIC = "t"
 NAME = "billing"
 
@@ -62,6 +66,13 @@ class HookFailed(Exception):
 
 class HandlerFailed(Exception):
     """An error of a handler, after which the same consumer reads on."""
+
+
+class Text:
+    """Decodes values, but for the bad ones."""
+
+    def decode(self, raw: bytes) -> str:
+        return raw.decode()
 
 
 class Recording(Script):
@@ -101,6 +112,7 @@ class Member:
         self._scope = anyio.CancelScope()
         self._runs = 0
         self._is_dead = False
+        self._reads_bytes = not world.plan.is_typed
 
     # -------------------------------------------------------------------------------------------- life
 
@@ -127,6 +139,8 @@ class Member:
             try:
                 async with consumer:
                     self.run, self.consumer = run, consumer
+                    if self.world.plan.follows:
+                        run.partitions = self.world.partitions
                     self._history.add(Opened(anyio.current_time(), run))
                     why = "cancelled"
                     try:
@@ -161,8 +175,13 @@ class Member:
             "commit": AutoCommit(mode=plan.mode, period=run.period, n=run.n),
             "drain_timeout": run.drain_timeout,
         }
+        if not self._reads_bytes and chance.random() < 0.8:
+            options["value_type"] = Text()
         if not plan.is_group:
-            return client.consumer(TOPIC, name=NAME, partitions=self.partitions, **options), run
+            of_it = None if plan.follows else self.partitions
+            return client.consumer(TOPIC, name=NAME, partitions=of_it, **options), run
+        if plan.grows:
+            options["start"] = Start.next(Start.end())  # what comes late is read from its first message all the same
         options["heartbeat_interval"] = 0.5
         run.has_hooks = chance.random() < 0.5
         if run.has_hooks:
@@ -283,17 +302,31 @@ class Member:
         style = self.chance.choice(styles)
         reads = {"loop": self._loop, "anext": self._next, "poll": self._poll, "consume": self._consume}
         left = self.chance.choice([10, 1000, 1000])
+        patience = inf
         while left > 0 and not self.world.is_over:
             try:
-                left -= await reads[style](run, consumer)
+                with anyio.CancelScope(deadline=patience) as limit:
+                    left -= await reads[style](run, consumer)
+                if limit.cancelled_caught:
+                    return "somebody is to come who reads bytes"
             except StopAsyncIteration:
                 return "it has ended"
             except (NotStarted, ConsumerFailed) as error:
                 self._history.add(Raised(anyio.current_time(), run, error))
                 return "it has failed"
+            except UndecodableMessage as error:
+                self._history.add(self._undecoded(run, consumer, error))
+                patience = min(patience, anyio.current_time() + self.chance.choice([0.0, 1.0, 4.0]))  # the others go on
+                self._reads_bytes = True
             except TarryError as error:
                 self._history.add(Raised(anyio.current_time(), run, error))
         return "enough read"
+
+    def _undecoded(self, run: Run, consumer: Consumer[Any], error: UndecodableMessage) -> Undecoded:
+        places: Any = consumer._positions
+        place = places.get(TopicPartition(TOPIC, error.partition))
+        ownership = None if place is None else int(place.ownership)
+        return Undecoded(anyio.current_time(), run, error.partition, ownership, error.offset, error.raw)
 
     async def _loop(self, run: Run, consumer: Consumer) -> int:
         """`async for`, left with a `break`: then the next read finishes what is in hand, if there is one."""
@@ -391,7 +424,7 @@ class Member:
             part = list(group)
             offsets = [message.offset for message in part]
             self._history.add(
-                Delivered(now, run, partition, ownership, list(offsets), [message.value for message in part])
+                Delivered(now, run, partition, ownership, list(offsets), [_raw(message) for message in part])
             )
             run.hand.append(Span(partition, offsets[0], offsets[-1], ownership))
         if run.hand:
@@ -441,6 +474,11 @@ class Member:
     def _is_gone(self, run: Run) -> bool:
         """It was killed; whatever came back later, nobody has heard it."""
         return run.is_closed and self._is_dead
+
+
+def _raw(message: Message[Any]) -> bytes | None:
+    """The value as the log has it."""
+    return message.value.encode() if isinstance(message.value, str) else message.value
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from tarry._core.backoff import Backoff
 from tarry._core.fetches import Fetches
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
+from tarry._core.stopped import Stopped
 from tarry._core.waiters import Parked, Waiters
 from tarry.abc import FetchTarget
 from tarry.brokers.local.broker import LocalSession
@@ -27,8 +28,10 @@ from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
+from tarry.consumer.worker import Worker
+from tarry.errors import UndecodableMessage
 from tarry.testing import Call
-from tarry.types import HistoryId, Offset, Ownership, Position, TopicPartition
+from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
 from tests.simulation.checkers import every_request_ends_in_time, judge
 from tests.simulation.history import Answered, Asked, History, Led
 from tests.simulation.world import simulate
@@ -176,6 +179,38 @@ def every_return_is_the_nth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commits, "returned", wrong)
 
 
+def one_that_is_stopped_stops_all(patch: pytest.MonkeyPatch) -> None:
+    free_lane = Worker._free_lane
+
+    def wrong(self: Worker, partition: TopicPartition) -> str | None:
+        return None if self.stopped else free_lane(self, partition)
+
+    patch.setattr(Worker, "_free_lane", wrong)
+
+
+def what_is_refused_does_not_rest(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Stopped, *_: object) -> float:
+        return 0.01
+
+    patch.setattr(Stopped, "_longer", wrong)
+
+
+def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Worker, _: TopicPartition) -> Start:
+        return self._start
+
+    patch.setattr(Worker, "_start_of", wrong)
+
+
+def an_error_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
+    init = UndecodableMessage.__init__
+
+    def wrong(self: UndecodableMessage, message: str, *, topic: str, partition: int, offset: int, raw: bytes) -> None:
+        init(self, message, topic=topic, partition=partition, offset=offset, raw=raw[1:])
+
+    patch.setattr(UndecodableMessage, "__init__", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -194,6 +229,10 @@ MISTAKES: list[tuple[Patch, str]] = [
     (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
     (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
     (every_return_is_the_nth, r"while it reads"),
+    (one_that_is_stopped_stops_all, r"stalled"),
+    (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
+    (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
+    (what_is_refused_does_not_rest, r"was lastingly refused too often"),
 ]
 
 

@@ -30,6 +30,15 @@ RARE = (
     "move during committing fetch",
     "kill during committing fetch",
     "pause with work in hand",
+    "damage of resolve",
+    "damage of store_offset",
+    "a partition resumes",
+    "others go on beside a stopped partition",
+    "rebalance of a stopped partition",
+    "shutdown with a stopped partition",
+    "crash right after growth",
+    "what came late is read by who follows the topic",
+    "others go on beside what does not decode",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ judged here (`checkers`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ import anyio.abc
 from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER
 from tarry._wire.batch import decode
 from tarry._wire.groups import decode_group
-from tarry.abc import Leader, Query, SaveGroup, StoreOffset
+from tarry.abc import GrowTopic, Leader, Query, SaveGroup, StoreOffset, TopicState
 from tarry.abc import Stored as Answer
+from tarry.client import Client
 from tarry.config import LogOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import TarryError
@@ -27,6 +28,7 @@ from tarry.producer.producer import Outgoing, Producer
 from tarry.testing import (
     Backend,
     Call,
+    Damage,
     FaultKind,
     FaultLayer,
     Faults,
@@ -36,10 +38,25 @@ from tarry.testing import (
     hook,
     run_virtual,
 )
+from tarry.testing.faults import ABOUT_PARTITIONS
 from tarry.testing.leaders import Leaders
+from tarry.testing.scripted import SessionOperation
 from tarry.types import HistoryId, Offset, Origin, Ownership, Position, Segment, TopicPartition
-from tests.simulation.history import Acted, Broken, Fault, History, Led, Mode, Quiet, Shared, Span, Stalled, Stored
-from tests.simulation.members import NAME, TOPIC, Member
+from tests.simulation.history import (
+    Acted,
+    Broken,
+    Fault,
+    Grown,
+    History,
+    Led,
+    Mode,
+    Quiet,
+    Shared,
+    Span,
+    Stalled,
+    Stored,
+)
+from tests.simulation.members import BAD, NAME, TOPIC, Member
 from tests.unit.consumer.rig import count_tasks
 
 PARTITIONS = 8
@@ -62,6 +79,11 @@ MODES: dict[Mode, int] = {
     "after_nth": 2,
     "after_head": 2,
 }
+CRASHES_BEFORE_THE_MARK = False
+"""Whether the log crashes also between a growth and the write by which a group keeps in mind that partitions came late.
+
+These are two transactions, and in between a group forgets it (K56); True when they are one.
+"""
 AT_LEAST_ONCE: frozenset[Mode] = frozenset(("disabled", "finished", "after_each", "after_nth", "after_head"))
 """Modes that lose nothing, whatever happens; with a timer beside them they do."""
 
@@ -80,6 +102,14 @@ class Plan:
     runs_on: bool
     leaders: int
     has_timer: bool
+    spoils: bool
+    grows: int
+    is_typed: bool
+
+    @property
+    def follows(self) -> bool:
+        """One member without a group reads the whole topic, with whatever partitions that gains."""
+        return bool(self.grows) and not self.is_group
 
     @property
     def loses_nothing(self) -> bool:
@@ -88,8 +118,8 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> Plan:
-        """Draw one."""
-        chance = random.Random(seed)
+        """Draw one. What was thought of later is drawn apart, so that most seeds mean what they meant before."""
+        chance, apart = random.Random(seed), random.Random(f"{seed} has more")
         share = chance.choice
         faults = Faults(
             delay=share([0.0, 0.0, 0.1, 0.4]),
@@ -114,10 +144,15 @@ class Plan:
             runs_on=chance.random() < 0.4,
             leaders=share([1, 1, 1, 2, 3, 4]),
             has_timer=mode in AT_HAND_OVER | AFTER_HANDLER and chance.random() < 0.3,
+            spoils=apart.random() < 0.25,
+            grows=apart.choice([1, 2, 5]) if apart.random() < 0.2 else 0,
+            is_typed=apart.random() < 0.2,
         )
 
     def partitions_of(self, member: int) -> list[int]:
-        """Standalone members share the partitions out among themselves."""
+        """Standalone members share the partitions out among themselves; one that follows the topic has all."""
+        if self.follows:
+            return list(range(PARTITIONS))
         return list(range(member, PARTITIONS, MEMBERS))
 
 
@@ -130,16 +165,21 @@ class World:
         self.history = history
         self.is_over = False
         self.chance = random.Random(plan.seed * 10 + 9)
-        self._finished: list[set[int]] = [set() for _ in range(PARTITIONS)]
+        self._apart = random.Random(f"{plan.seed} goes on")
+        self._finished: list[set[int]] = [set() for _ in range(PARTITIONS + plan.grows)]
         self._over = anyio.Event()
         self._writer = FaultLayer(log)
-        self.members = [Member(self, number) for number in range(MEMBERS)]
+        self.members = [Member(self, number) for number in range(1 if plan.follows else MEMBERS)]
         self.shared: Shared | None = None
+        self._is_marked = anyio.Event()
+        self._is_marked.set()
         store: Any = log.store
         self._store_for_real: Callable[[StoreOffset], Answer] = store._store
         store._store = self._watch_store
         self._save_for_real: Callable[[SaveGroup], None] = store._save
         store._save = self._watch_save
+        self._grow_for_real: Callable[[GrowTopic], TopicState] = store._grow
+        store._grow = self._watch_grow
 
     # -------------------------------------------------------------------------------------------- the story
 
@@ -152,12 +192,18 @@ class World:
             client.producer(TOPIC, retries=4, retry_spacing=0.2) as producer,
             anyio.create_task_group() as lives,
         ):
+            if self.plan.grows:
+                await self._begin_everywhere(producer)
             self.log.faults = self.plan.faults
             for member in self.members:
                 lives.start_soon(member.live)
             async with anyio.create_task_group() as stories:
                 stories.start_soon(self._write, producer)
                 stories.start_soon(self._act, stories)
+                if self.plan.spoils:
+                    stories.start_soon(self._spoil)
+                if self.plan.grows:
+                    stories.start_soon(self._grow, client, producer, stories)
             self._make_peace()
             if self.plan.runs_on:
                 await self._until(self._is_done)
@@ -190,10 +236,15 @@ class World:
         for member in self.members:
             member.layer.heal()
 
-    async def _read_the_rest(self) -> None:
-        """A last member, alone and without faults: what was not finished comes, and that is all."""
-        last = Member(self, MEMBERS)
-        last.partitions = list(range(PARTITIONS))
+    async def _begin_everywhere(self, producer: Producer) -> None:
+        """Something is stored for each partition: the start rule decides about none but those that come later."""
+        await producer.send_many([Outgoing(b"first of %d" % at, partition=at) for at in range(PARTITIONS)])
+        await self._read_the_rest(MEMBERS + 1)
+
+    async def _read_the_rest(self, number: int = MEMBERS) -> None:
+        """A member alone and without faults: what was not finished comes, and that is all."""
+        last = Member(self, number)
+        last.partitions = self.partitions
         await last.read_the_rest()
 
     # -------------------------------------------------------------------------------------------- waiting
@@ -210,7 +261,7 @@ class World:
 
     def is_read(self, consumer: Consumer) -> bool:
         """The consumer has been given everything there is."""
-        return len(consumer.assignment) == PARTITIONS and all(
+        return len(consumer.assignment) == len(self.partitions) and all(
             consumer.position(number) == end for number, end in enumerate(self._ends())
         )
 
@@ -225,25 +276,26 @@ class World:
                 self.history.add(Stalled(now, self._missing()))
                 return
 
-    def _is_done(self) -> bool:
+    def _is_done(self, but: Collection[int] = ()) -> bool:
         """All messages are finished, or, where a mode may lose some, stored or delivered with nothing in hand."""
         if self.plan.is_group and not self._is_balanced():
             return False
         if self.plan.loses_nothing:
-            return not self._missing()
+            return all(span.partition in but for span in self._missing())
         if any(member.run is not None and member.run.hand for member in self.members):
             return False
         if self.plan.mode in AT_HAND_OVER | AFTER_HANDLER or self.plan.mode == "on_poll":
-            return self._is_read_by_all()  # what a pause brought back is stored with the next fetch, or at the end
-        stored = [self.stored(number) for number in range(PARTITIONS)]
-        return all(have == end - 1 for have, end in zip(stored, self._ends(), strict=True) if end)
+            return self._is_read_by_all(but)  # what a pause brought back is stored with the next fetch, or at the end
+        stored = [self.stored(number) for number in self.partitions]
+        ends = enumerate(self._ends())
+        return all(stored[number] == end - 1 for number, end in ends if end and number not in but)
 
-    def _is_read_by_all(self) -> bool:
+    def _is_read_by_all(self, but: Collection[int]) -> bool:
         """Whoever reads a partition has come to its end."""
         ends = self._ends()
         consumers = [member.consumer for member in self.members if member.run and not member.run.is_closed]
-        read = [(at.partition, each.position(at)) for each in consumers if each for at in each.assignment]
-        return len(read) == PARTITIONS and all(ends[number] == position for number, position in read)
+        held = [(each, at) for each in consumers if each for at in each.assignment if at.partition not in but]
+        return len(held) == len(ends) - len(but) and all(ends[at.partition] == each.position(at) for each, at in held)
 
     def _is_balanced(self) -> bool:
         """Each partition is owned once, and everybody knows what is his."""
@@ -251,11 +303,11 @@ class World:
         held = sorted(at.partition for consumer in consumers if consumer for at in consumer.assignment)
         shared = self.shared
         return (
-            held == list(range(PARTITIONS))
+            held == self.partitions
             and shared is not None
             and not shared.revoking
             and len(shared.members) == len(consumers)
-            and all(len(consumer.assignment) >= PARTITIONS // len(consumers) for consumer in consumers if consumer)
+            and all(len(consumer.assignment) >= len(held) // len(consumers) for consumer in consumers if consumer)
         )
 
     def _missing(self) -> list[Span]:
@@ -275,12 +327,17 @@ class World:
         for _ in range(self.plan.bursts):
             await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05, 0.2]))
             at, count = self.chance.randrange(PARTITIONS), self.chance.choice([1, 1, 2, 5, 9])
-            values = [Outgoing(b"%d" % value, partition=at) for value in range(number, number + count)]
+            values = [Outgoing(self._value(value), partition=at) for value in range(number, number + count)]
             number += count
             try:
                 await producer.send_many(values)
             except TarryError as error:
                 self.history.add(Acted(anyio.current_time(), f"failed to write: {error}"))
+
+    def _value(self, number: int) -> bytes:
+        """Where members read typed values, a few are none."""
+        is_bad = self.plan.is_typed and self._apart.random() < 0.05
+        return BAD + b"%d" % number if is_bad else b"%d" % number
 
     async def _act(self, tasks: anyio.abc.TaskGroup) -> None:
         """Stops, cancels, failures, kills, cuts, crashes and storms; many of them while a request is out."""
@@ -350,20 +407,75 @@ class World:
         self.history.add(Acted(anyio.current_time(), "heal", member.name))
 
     async def _crash(self, _: Member) -> None:
+        await self._marked()
         self.log.crash()
         await anyio.sleep(self.chance.choice([0.0, 0.1, 1.0]))
         self.log.restart()
 
+    async def _marked(self) -> None:
+        """See `CRASHES_BEFORE_THE_MARK`."""
+        if self.plan.is_group and not (CRASHES_BEFORE_THE_MARK or self._is_marked.is_set()):
+            with anyio.move_on_after(0.2):
+                await self._is_marked.wait()
+
     async def _storm(self, _: Member) -> None:
-        self.log.faults = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
+        stormy = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
+        self.log.faults = replace(stormy, damage=self.log.faults.damage)
         await anyio.sleep(self.chance.choice([0.3, 1.0]))
-        self.log.faults = self.plan.faults
+        self.log.faults = replace(self.plan.faults, damage=self.log.faults.damage)
+
+    async def _spoil(self) -> None:
+        """Some partitions are damaged for a while, or until all others are read: nobody waits for them (C111)."""
+        await anyio.sleep(self._apart.choice([0.0, 0.2, 0.5]))
+        numbers = self._apart.sample(range(PARTITIONS), self._apart.choice([1, 1, 3, PARTITIONS]))
+        damage = Damage(
+            self._apart.choice([0.5, 1.0, 1.0]),
+            frozenset(TopicPartition(TOPIC, number) for number in numbers),
+            self._apart.choice(DAMAGED),
+        )
+        self.log.faults = replace(self.log.faults, damage=damage)
+        self.history.add(Acted(anyio.current_time(), "spoil"))
+        if self._apart.random() < 0.5:
+            await anyio.sleep(self._apart.choice([0.3, 1.5, 6.0]))
+        else:
+            await self._until(lambda: self._is_done(but=numbers))
+        self.log.faults = replace(self.log.faults, damage=None)
 
     async def _pause(self, member: Member) -> None:
         """It pauses some of its partitions, or all."""
         chosen = member.stop_some()
         await anyio.sleep(self.chance.choice([0.1, 1.0]))
         member.go_on(chosen)
+
+    async def _crash_soon(self) -> None:
+        """Before, while, or after what is being done becomes durable."""
+        await anyio.sleep(self._apart.uniform(0.0, 0.1))
+        await self._marked()
+        self.history.add(Acted(anyio.current_time(), "crash"))
+        self.log.crash()
+        await anyio.sleep(self._apart.choice([0.0, 0.1]))
+        self.log.restart()
+
+    async def _grow(self, client: Client, producer: Producer, tasks: anyio.abc.TaskGroup) -> None:
+        """The topic gains partitions while members read, and is written to at once: nothing there is skipped (K56)."""
+        await anyio.sleep(self._apart.choice([0.1, 0.3, 0.6]))
+        wanted = PARTITIONS + self.plan.grows
+        if self._apart.random() < 0.4:
+            tasks.start_soon(self._crash_soon)
+        while len(self.partitions) < wanted:
+            try:
+                await client.grow_topic(TOPIC, wanted)
+            except TarryError as error:
+                self.history.add(Acted(anyio.current_time(), f"failed to grow: {error}"))
+                await anyio.sleep(0.05)
+        for burst in range(self.plan.grows * 2):
+            at = PARTITIONS + burst % self.plan.grows
+            values = [Outgoing(b"%d of %d in %d" % (number, burst, at), partition=at) for number in range(3)]
+            try:
+                await producer.send_many(values)
+            except TarryError as error:
+                self.history.add(Acted(anyio.current_time(), f"failed to write to new partitions: {error}"))
+            await anyio.sleep(self._apart.choice([0.0, 0.05, 0.3]))
 
     # -- sessions
 
@@ -426,7 +538,7 @@ class World:
         return [target.partition.partition for call in calls for target in call.arguments["targets"]]
 
     def _led(self) -> None:
-        leaders: list[str] = [self._leader_of(number) for number in range(PARTITIONS)]
+        leaders: list[str] = [self._leader_of(number) for number in range(PARTITIONS + self.plan.grows)]
         silent: set[str] = {name for number, name in enumerate(self._leaders.names) if self._leaders.is_away(number)}
         self.history.add(Led(anyio.current_time(), leaders, silent))
 
@@ -450,6 +562,7 @@ class World:
     def _watch_save(self, job: SaveGroup) -> None:
         """The truth about who owns what, likewise."""
         self._save_for_real(job)
+        self._is_marked.set()
         if job.state is None:
             return
         members = decode_group(job.state).members
@@ -458,6 +571,18 @@ class World:
         revoking = {numbers[key] for member in members for key in member.revoking}
         self.shared = Shared(anyio.current_time(), owners, revoking, [member.id for member in members])
         self.history.add(self.shared)
+
+    def _watch_grow(self, job: GrowTopic) -> TopicState:
+        """The truth about the partitions there are, likewise."""
+        before, self._is_marked = len(self.partitions), anyio.Event()
+        state = self._grow_for_real(job)
+        self.history.add(Grown(anyio.current_time(), range(before, len(self.partitions))))
+        return state
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that the topic has."""
+        return list(range(len(self._parts())))
 
     def stored(self, partition: int) -> int | None:
         """What is stored durably."""
@@ -486,6 +611,16 @@ ACTIONS = {"stop": 4, "cancel": 4, "fail": 1, "kill": 7, "split": 5, "crash": 6,
 ACTIONS_OF_LEADERS = {"move": 5, "shuffle": 3, "silence": 7}
 """The same, where there are several."""
 ACTIONS_OF_GROUPS = {"forget": 8, "faint": 2}
+DAMAGED: list[frozenset[SessionOperation]] = [
+    ABOUT_PARTITIONS,
+    ABOUT_PARTITIONS,
+    frozenset(("poll", "wait_ready")),
+    frozenset(("wait_ready",)),
+    frozenset(("poll",)),
+    frozenset(("route", "resolve", "stored_offset")),
+    frozenset(("store_offset",)),
+]
+"""What damage may keep from its work, each as often as it is named."""
 
 
 async def tell(seed: int, history: History) -> None:

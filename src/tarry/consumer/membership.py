@@ -342,6 +342,7 @@ class Membership:
         """Without notice: nothing is stored for them any more (C35-C37, Q6)."""
         if not self._keeps:
             self._reader.cut(partitions)
+        self._warn_dropped(self._worker.unread(partitions))
         self._drop(partitions, lambda _: self._keeps)
         self._reader.interrupt()
         self._instruments.emit("partitions_lost", partitions=tuple(partitions))
@@ -350,8 +351,13 @@ class Membership:
 
     def _name_what_was_dropped(self) -> None:
         """What is being given up was cut, to be brought back by its last store, which nobody takes any more (Q6)."""
-        for partition in self._leaving if self._keeps else ():
-            span = self._commits.ahead(partition) if partition in self._positions else None
+        unread = self._worker.unread(self._leaving)  # `_lose` names these
+        self._warn_dropped(at for at in self._leaving if self._keeps and at in self._positions and at not in unread)
+
+    def _warn_dropped(self, dropped: Iterable[TopicPartition]) -> None:
+        """Say what was committed of these, and neither finished nor kept."""
+        for partition in dropped:
+            span = self._commits.ahead(partition)
             if span is not None:
                 warn_possibly_lost(self._instruments, partition, *span)
 
@@ -469,10 +475,7 @@ class Membership:
             f"{self._store_s:g} s; what was finished behind the stored offset comes again to whoever gets them",
             partitions=tuple(partitions),
         )
-        for partition in partitions:
-            span = self._commits.ahead(partition)
-            if span is not None:
-                warn_possibly_lost(self._instruments, partition, *span)
+        self._warn_dropped(partitions)
 
     def _older_than(self, tenure: Tenure) -> Callable[[Origin], bool]:
         """What was kept when an earlier ownership was lost is none of this one's: no store brings it back (C36)."""

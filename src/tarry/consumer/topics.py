@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import anyio
+import anyio.abc
 
 from tarry import abc
 from tarry._core.backoff import Backoff
@@ -70,6 +71,7 @@ class Following:
         self._positions = positions
         self._random = random
         self._gone: set[TopicPartition] = set()
+        self._looking: anyio.CancelScope | None = None
         self._worker: Worker
 
     def begin(self) -> None:
@@ -82,13 +84,11 @@ class Following:
         """Follow until cancelled."""
         self._worker = worker
         backoff = Backoff(random=self._random)
-        looking = anyio.CancelScope()
+        version: int | None = None
         async with anyio.create_task_group() as tasks:
             while True:
-                version = self._apply()
-                looking.cancel()
-                looking = anyio.CancelScope()
-                tasks.start_soon(self._find_recreated, looking)  # beside: it lasts while the leader of one is away
+                before, version = version, self._apply()
+                self._look_again(tasks, are_news=version != before)
                 try:
                     await self._standing.session.changed(version)
                 except TarryError as error:
@@ -97,6 +97,18 @@ class Following:
                     await anyio.sleep(backoff.next())
                 else:
                     backoff.reset()
+
+    def _look_again(self, tasks: anyio.abc.TaskGroup, *, are_news: bool) -> None:
+        """Look beside for what was created anew: that lasts while the leader of one is away.
+
+        News begin it anew. Without them, when the log does not answer, what is under way asks again at its own pace.
+        """
+        if self._looking is not None and not are_news:
+            return
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking = anyio.CancelScope()
+        tasks.start_soon(self._find_recreated, self._looking)
 
     async def _find_recreated(self, scope: anyio.CancelScope) -> None:
         """A topic may have gone and come before anybody saw it gone; of what is not read nobody else would find out."""
@@ -115,6 +127,8 @@ class Following:
         with scope:
             unread = [at for at in self._positions if at not in self._gone and self._worker.is_held_back(at)]
             await side_by_side(look_up, unread, LOOKUPS_MAX)
+        if self._looking is scope:
+            self._looking = None
 
     def _apply(self) -> int:
         """Bring what is held to what the newest assignment says; returns its version."""

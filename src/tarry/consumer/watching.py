@@ -36,7 +36,7 @@ LOG_WAIT_MAX = 30.0
 EARLY = 0.9
 """An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
 REFUSALS_MAX = 6
-"""So many times in a row a poll may find out which partition a wait was refused for."""
+"""So many times in a row a fetch may find out which partition a wait was refused for; then the reader is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +243,10 @@ class Watching:
             return error
 
     def _refused(self, group: Group, named: Sequence[TopicPartition], error: TarryError, lane: Lane) -> None:
-        if is_lasting(error) and lane.refusals.count < REFUSALS_MAX:
-            for partition in named:
-                self._fetches.ready(partition)  # fetching finds out which of them it is
-        else:
+        if not is_lasting(error) or lane.refusals.count >= REFUSALS_MAX:
             self._desk.refused(group.leader, named, error, lane.refusals)
+        for partition in named if is_lasting(error) else ():
+            self._fetches.ready(partition)  # fetching finds out which of them it is, and brings what the others have
         lane.rests_until = anyio.current_time() + lane.refusals.pause()
 
     def _fits(self, group: Group, wait: Wait) -> bool:

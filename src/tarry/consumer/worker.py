@@ -311,6 +311,10 @@ class Worker:
             self._unread[partition] = None
         self._void(partition)
 
+    def unread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Which of these are halted, and what was committed behind the halt is not brought back yet."""
+        return [partition for partition in partitions if partition in self._unread]
+
     def gone(self, partition: TopicPartition) -> None:
         """The topic of a partition was deleted: it stops until it is `back`; the reader is told, unless he knows."""
         what = f"topic {partition.topic!r} was deleted; {partition} is read again when it is created again"

@@ -5,7 +5,7 @@ Virtual time (`run_virtual`): hours in milliseconds, the same way again for the 
 log (`FaultyLog`, `FaultLayer`): the same by chance, on a machine that crashes and a network that is cut.
 """
 
-from tarry.testing.faults import FaultKind, FaultLayer, Faults, FaultyLog
+from tarry.testing.faults import Damage, FaultKind, FaultLayer, Faults, FaultyLog
 from tarry.testing.scripted import (
     Action,
     Call,
@@ -30,6 +30,7 @@ __all__ = [
     "Backend",
     "Call",
     "CarryOut",
+    "Damage",
     "Deadlock",
     "FaultKind",
     "FaultLayer",

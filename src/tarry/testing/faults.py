@@ -2,8 +2,9 @@
 
 Here: `FaultyLog`, the machine: a real pump over a store in memory, whose writes become durable late and which may
 crash. `FaultLayer`, the connection of one client to it: an `abc.Broker` whose requests and replies may be late, lost,
-refused, or cut off for a while. `Faults`, what goes wrong by chance. Neither has semantics of its own: what is answered
-is answered by the pump, and what a sender is told who gets no answer is what the port says (C4).
+refused, or cut off for a while. `Faults`, what goes wrong by chance, and `Damage`, what cannot be read for now. Neither
+has semantics of its own: what is answered is answered by the pump, and what a sender is told who gets no answer is what
+the port says (C4).
 
 Not here: single calls that fail by plan (`scripted`; a `FaultLayer` follows a script as well); virtual time, which
 these are meant for (`virtual_time`) but do not need.
@@ -39,21 +40,56 @@ from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import own
 from tarry.client import Client
 from tarry.config import LogOptions
-from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted, TarryError, UsageError
-from tarry.testing.leaders import Leaders
-from tarry.testing.scripted import Call, CarryOut, Operation, Script, ScriptedBroker, ScriptedSession
+from tarry.errors import CapacityExceeded, DataError, LogUnavailable, NotAccepted, TarryError, UsageError
+from tarry.testing.leaders import OF_A_PARTITION, Leaders, named
+from tarry.testing.scripted import Call, CarryOut, Operation, Script, ScriptedBroker, ScriptedSession, SessionOperation
 from tarry.testing.unanswered import given_up, is_change
 from tarry.testing.virtual_time import VirtualClock
 from tarry.types import TopicPartition
 
 ByChance = Literal["lose_request", "lose_reply", "not_accepted", "capacity"]
-FaultKind = Literal[ByChance, "delay", "slow_sync", "split", "kill", "crash"]
+FaultKind = Literal[ByChance, "damage", "delay", "slow_sync", "split", "kill", "crash"]
 """Everything that can go wrong here, by chance or because somebody asks for it."""
 
 LOCAL: frozenset[Operation] = frozenset(("changed", "route", "aclose"))
 """Answered from what the client knows already: no request is sent."""
 
-_REFUSALS: dict[FaultKind | None, type[TarryError]] = {"not_accepted": NotAccepted, "capacity": CapacityExceeded}
+ABOUT_PARTITIONS: frozenset[SessionOperation] = frozenset(("route", "wait_ready", "poll", *OF_A_PARTITION))
+"""Requests that name partitions: those that damage can hit."""
+
+_REFUSALS: dict[FaultKind | None, type[TarryError]] = {
+    "not_accepted": NotAccepted,
+    "capacity": CapacityExceeded,
+    "damage": DataError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What the log cannot read for now. Who asks about it is refused with a `DataError`, and nothing is applied.
+
+    Such a refusal is lasting: asking again is not expected to help, and readers stop after several of them. A request
+    that names several partitions is refused for the sake of a single one.
+
+    Args:
+        share: of requests that are refused, from 0 to 1.
+        partitions: those that are damaged; None: all.
+        operations: those that the damage keeps from their work.
+    """
+
+    share: float = 1.0
+    partitions: frozenset[TopicPartition] | None = None
+    operations: frozenset[SessionOperation] = ABOUT_PARTITIONS
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and self.operations <= ABOUT_PARTITIONS):
+            raise ValueError(f"a share lies between 0 and 1, and operations name partitions: {self}")
+
+    def concerns(self, call: Call) -> bool:
+        """A request may be refused for it."""
+        if call.operation not in self.operations:
+            return False
+        return self.partitions is None or not self.partitions.isdisjoint(named(call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +104,7 @@ class Faults:
         lose_reply: share of requests that are carried out and never answered.
         not_accepted, capacity: shares that are refused with 58 or 90; nothing is applied.
         grace: seconds after the end of a wait at which a sender gives up (C4); shorter ones make short simulations.
+        damage: what cannot be read; a share of its own, of what nothing else has hit. None: all can.
     """
 
     delay: float = 0.0
@@ -78,6 +115,7 @@ class Faults:
     not_accepted: float = 0.0
     capacity: float = 0.0
     grace: float = abc.REQUEST_GRACE
+    damage: Damage | None = None
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in ("delay", *get_args(ByChance))}
@@ -90,7 +128,7 @@ class Faults:
 class Fate(NamedTuple):
     """What chance does to one request: a fault, and how many seconds the request and its reply are late."""
 
-    kind: ByChance | None
+    kind: ByChance | Literal["damage"] | None
     there: float
     back: float
 
@@ -207,7 +245,13 @@ class FaultyLog:
 
     def fate(self, call: Call) -> Fate:
         """What chance does to a request."""
-        return Fate(self._kind(), self._lateness(call), self._lateness(call))
+        return Fate(self._kind() or self.harm(call), self._lateness(call), self._lateness(call))
+
+    def harm(self, call: Call) -> Literal["damage"] | None:
+        """Whether damage keeps a request from its work."""
+        damage = self.faults.damage
+        is_hit = damage is not None and damage.concerns(call) and self.chance.random() < damage.share
+        return "damage" if is_hit else None
 
     def _kind(self) -> ByChance | None:
         roll, faults = self.chance.random(), self.faults
@@ -406,11 +450,14 @@ class FaultLayer(ScriptedBroker):
         raise given_up(call)
 
     async def _alone(self, call: Call, carry_out: CarryOut) -> Any:
-        """What needs no request; but news do not get through a cut, and nobody closes a connection that is gone."""
+        """What needs no request; but news do not get through a cut, and nobody closes a connection that is gone.
+
+        Of what is damaged the client does not know either who leads it.
+        """
         if call.operation == "aclose" and not (self.is_open and self.log.is_up):
             await anyio.lowlevel.checkpoint()
             return None
-        answer = await _outcome(carry_out)
+        answer = self._refused(call, self.log.harm(call)) or await _outcome(carry_out)
         await self._opened.wait()
         if isinstance(answer, TarryError):
             raise answer
@@ -442,9 +489,12 @@ class FaultLayer(ScriptedBroker):
             raise answer
         return answer
 
-    def _refusal(self, call: Call, kind: ByChance | None) -> TarryError | None:
+    def _refusal(self, call: Call, kind: FaultKind | None) -> TarryError | None:
         if not self.log.is_up:
             return LogUnavailable(f"{call.operation}: nobody listens; nothing was applied")
+        return self._refused(call, kind)
+
+    def _refused(self, call: Call, kind: FaultKind | None) -> TarryError | None:
         if kind is None or kind not in _REFUSALS:
             return None
         self.log.noted(kind, call)

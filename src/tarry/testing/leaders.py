@@ -16,12 +16,12 @@ import anyio.lowlevel
 
 from tarry.abc import Leader
 from tarry.errors import LogUnavailable, NotAccepted
-from tarry.testing.scripted import Call, CarryOut
+from tarry.testing.scripted import Call, CarryOut, SessionOperation
 from tarry.testing.unanswered import given_up
 from tarry.types import TopicPartition
 
 LEADERS_MAX = 12
-OF_A_PARTITION = frozenset(("resolve", "stored_offset", "store_offset"))
+OF_A_PARTITION: frozenset[SessionOperation] = frozenset(("resolve", "stored_offset", "store_offset"))
 """Requests that a session takes to the leader of their partition by itself."""
 
 
@@ -35,7 +35,7 @@ class _Stay:
 
     def waits_for(self, partition: TopicPartition) -> bool:
         """It is parked, and names this one."""
-        return bool(self.call.arguments.get("max_wait")) and partition in _named(self.call)
+        return bool(self.call.arguments.get("max_wait")) and partition in named(self.call)
 
 
 class Leaders:
@@ -93,7 +93,7 @@ class Leaders:
             await anyio.sleep_forever()
         if any(self.of(partition) != leader for partition in self._doubtful(call)):
             await anyio.lowlevel.checkpoint()
-            names = ", ".join(map(str, _named(call)))
+            names = ", ".join(map(str, named(call)))
             raise NotAccepted(f"{leader} does not lead all of {names}; nothing was applied")
         stay = _Stay(leader, call)
         self._stays[stay] = None
@@ -106,13 +106,13 @@ class Leaders:
             raise given_up(call)
         if leader in self._away:
             await anyio.sleep_forever()
-        raise NotAccepted(f"{leader} does not lead {_named(call)[0]} or another one any more; nothing was applied")
+        raise NotAccepted(f"{leader} does not lead {named(call)[0]} or another one any more; nothing was applied")
 
     def _doubtful(self, call: Call) -> Sequence[TopicPartition]:
         """Those of a request that might be led by another one: where none has moved, those that it names anew."""
         change = call.arguments.get("change")
         if change is None or change.version == 0 or self._moved:
-            return _named(call)
+            return named(call)
         return [target.partition for target in change.named]
 
     async def _answer(self, call: Call, carry_out: CarryOut) -> Any:
@@ -134,7 +134,8 @@ class Leaders:
                 stay.scope.cancel()
 
 
-def _named(call: Call) -> list[TopicPartition]:
-    if call.operation in OF_A_PARTITION:
+def named(call: Call) -> list[TopicPartition]:
+    """The partitions that a request is about."""
+    if call.operation in OF_A_PARTITION or call.operation == "route":
         return [call.arguments["partition"]]
     return [target.partition for target in call.arguments.get("targets", ())]

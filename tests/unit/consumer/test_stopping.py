@@ -9,11 +9,20 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import DataError, FeatureUnavailable, NotAccepted, OffsetOutOfRange, TarryError, TopicNotFound
+from tarry.errors import (
+    DataError,
+    FeatureUnavailable,
+    LogUnavailable,
+    NotAccepted,
+    OffsetOutOfRange,
+    TarryError,
+    TopicNotFound,
+)
 from tarry.testing import Call, CarryOut, Operation, Rule, refuse
 from tarry.types import Message, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
+from tests.unit.consumer.test_topics import make
 from tests.virtual import virtual
 
 BAD = DataError("cannot be read")
@@ -63,6 +72,18 @@ class TestStopping:
                 assert offsets(await take(consumer, 3)) == [0, 1, 2]
                 assert not rig.reported("partition_stopped")
             assert caplog.messages.count("a request was refused: cannot be read; asking again") == 1
+
+    @rule("C111")
+    @virtual()
+    async def test_waits_that_are_refused_for_the_sake_of_one_keep_nothing_of_the_others_back(self) -> None:
+        """Also where no fetch finds out for which: then everything is asked for at the pace of the refusals."""
+        async with opened(2) as rig:
+            rig.script.every("wait_ready", do=refuse(BAD), where=names_p0)
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1, patience=9.0) == [BAD]  # refused so often that the reader is told
+                await rig.fill(P1, 3)
+                found = await items(consumer, 6, patience=9.0)
+                assert places([each for each in found if isinstance(each, Message)]) == [(1, 0), (1, 1), (1, 2)]
 
     @rule("C109", "K52")
     @pytest.mark.parametrize("error", [BAD, FeatureUnavailable("not here"), TopicNotFound("gone")])
@@ -276,6 +297,26 @@ class TestLookups:
                 rig.script.remove(lookups)
                 await anyio.sleep(61)
                 assert places(await take(consumer, 3)) == [(0, 0), (0, 1), (0, 2)]
+
+
+class TestLogAway:
+    @rule("C92", "K57")
+    @virtual(seeds=3)
+    async def test_what_is_stopped_is_looked_for_at_one_pace(self) -> None:
+        """Each time that no news come, and each time that a look-up is refused, is not one more beginning."""
+        async with opened(2) as rig:
+            refuse_all(rig, BAD)
+            async with make(rig, "standalone")() as consumer:
+                await consumer.ready()
+                await anyio.sleep(SIX_S)
+                away = LogUnavailable("nobody listens")
+                for operation in ("wait_ready", "poll", "resolve", "changed"):
+                    rig.script.every(operation, do=refuse(away))
+                before = len(rig.calls("resolve"))
+                await rig.client.grow_topic(T, 3)  # these are the last news
+                await anyio.sleep(1)
+                asked = [call.arguments["partition"] for call in rig.calls("resolve")[before:]]
+                assert max(asked.count(P0), asked.count(P1)) <= 12, asked
 
 
 class TestBounds:

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from tarry import AutoCommit, Batch, ConfigTypeError, Consumer, DataError, Message, PollOptions, UndecodableMessage
 from tarry.consumer.typed import PART_MESSAGES
-from tarry.testing import delay
+from tarry.errors import NotAccepted
+from tarry.testing import delay, refuse
 from tarry.types import RecordBatch, TopicPartition
 from tests.marks import named, rule
 from tests.unit.consumer.rig import P0, P1, Rig, items, offsets, opened, places, start, take
@@ -312,6 +313,26 @@ class TestLostPartitions:
                 lost = [(event["first"], event["last"]) for event in rig.reported("possibly_lost")]
                 assert lost == ([(1, 1)] if bad == "value" else [(1, 2)])
                 assert consumer.health().stopped == {}
+
+    @rule("C36")
+    @virtual(seeds=2)
+    async def test_what_was_dropped_behind_it_and_not_brought_back_is_named(self) -> None:
+        """The store that should bring it back does not come through before the partition is lost without notice."""
+        async with opened(1, session_timeout=2.0) as rig:
+            for value in (b"0", b"oops", b"2", b"3"):
+                await rig.append(P0, value)
+            typed: Consumer[Any] = rig.member(
+                value_type=int, commit=AutoCommit.on_poll(), heartbeat_interval=1e3, buffer_messages=4
+            )
+            async with typed as consumer:
+                rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+                assert (await anext(consumer)).value == 0
+                with pytest.raises(UndecodableMessage):
+                    await anext(consumer)
+                await anyio.sleep(4.0)
+                assert rig.reported("evicted")
+                lost = [(event["first"], event["last"]) for event in rig.reported("possibly_lost")]
+                assert lost == [(1, 3)]
 
     @staticmethod
     async def read_after_the_loss(rig: Rig, consumer: Consumer[Any]) -> list[Any]:

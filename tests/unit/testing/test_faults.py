@@ -19,6 +19,7 @@ from tarry.client import Client
 from tarry.config import LogOptions, TopicOptions
 from tarry.errors import (
     CapacityExceeded,
+    DataError,
     LogUnavailable,
     NotAccepted,
     NotAMember,
@@ -26,7 +27,18 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
 )
-from tarry.testing import Backend, FaultLayer, Faults, FaultyLog, Script, VirtualClock, delay, lose_reply, run_virtual
+from tarry.testing import (
+    Backend,
+    Damage,
+    FaultLayer,
+    Faults,
+    FaultyLog,
+    Script,
+    VirtualClock,
+    delay,
+    lose_reply,
+    run_virtual,
+)
 from tarry.testing.leaders import Leaders
 from tarry.types import Offset, Ownership, Position, Receipt, TopicPartition
 from tests.marks import rule
@@ -227,6 +239,60 @@ async def test_a_refused_request_is_answered_at_once_and_changes_nothing(faults:
         for ask in (rig.append, lambda: rig.store(0), lambda: rig.poll(max_wait=5)):
             assert await ended(ask) == (error, 0.0)
         assert (rig.end, rig.log.pump.parked) == (0, 0)
+
+
+@virtual()
+async def test_what_is_damaged_is_refused_to_whoever_asks_about_it():
+    async with opened() as rig:
+        rig.log.faults = Faults(damage=Damage())
+        for ask in (lambda: rig.store(0), lambda: rig.poll(max_wait=5), rig.stored, lambda: rig.session.route(P0)):
+            assert await ended(ask) == (DataError, 0.0)
+        assert await ended(lambda: rig.session.wait_ready(LEADER, [FetchTarget(P0, Position(0))], max_wait=5)) == (
+            DataError,
+            0.0,
+        )
+        await rig.append()
+        assert rig.log.counts == {"damage": 5}
+        rig.log.faults = Faults()
+        assert (await rig.stored(), len((await rig.poll()).targets[0].runs)) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Damage(partitions=frozenset({TopicPartition("t", 1)})), Damage(operations=frozenset({"poll"})), Damage(share=0.0)],
+)
+@virtual()
+async def test_damage_keeps_to_its_partitions_operations_and_share(damage: Damage):
+    async with opened() as rig:
+        rig.log.faults = Faults(damage=damage)
+        assert await rig.stored() is None
+        assert not rig.log.counts
+
+
+@virtual()
+async def test_one_damaged_partition_is_enough_to_refuse_a_poll():
+    async with opened() as rig:
+        await rig.layer.grow_topic("t", 2)
+        rig.log.faults = Faults(damage=Damage(partitions=frozenset({P0})))
+        other = FetchTarget(TopicPartition("t", 1), Position(0))
+        with pytest.raises(DataError):
+            await rig.session.poll(LEADER, [other, FetchTarget(P0, Position(0))], count=1, max_bytes=1000)
+        await rig.session.poll(LEADER, [other], count=1, max_bytes=1000)
+
+
+@virtual()
+async def test_a_log_that_is_down_refuses_nothing_for_its_damage():
+    async with opened() as rig:
+        rig.log.faults = Faults(damage=Damage())
+        rig.log.crash()
+        assert await ended(rig.stored) == (LogUnavailable, 0.0)
+        assert rig.log.counts == {"crash": 1}
+
+
+@pytest.mark.parametrize("wrong", [{"share": 1.1}, {"share": -0.1}, {"operations": frozenset({"release"})}])
+def test_damage_that_cannot_be_is_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Damage(**wrong)
 
 
 @virtual(seeds=5)
@@ -470,7 +536,7 @@ async def test_faults_are_reported_when_they_happen_with_the_call():
 @pytest.mark.parametrize(
     "wrong", [{"delay": 1.1}, {"lose_reply": -0.1}, {"lose_request": 0.6, "capacity": 0.5}, {"latency": -1.0}]
 )
-def test_shares_and_times_that_cannot_be_are_refused(wrong: dict[str, float]):
+def test_shares_and_times_that_cannot_be_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match=r"between 0 and 1|not negative"):
         Faults(**wrong)
 
