@@ -35,6 +35,8 @@ LOG_WAIT_MAX = 30.0
 """Longest wait of one request at the log; longer ones are asked again with what is left (C5, C8)."""
 EARLY = 0.9
 """An empty answer before this share of its wait may be followed by a pause, so that nobody spins (K41)."""
+HURRY_S = 0.05
+"""A pause that the end of a `poll` cuts short lasts so long all the same: the poll may wait for another leader."""
 REFUSALS_MAX = 6
 """So many times in a row a fetch may find out which partition a wait was refused for; then the reader is told."""
 
@@ -62,12 +64,20 @@ class Wait:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is asked for until then; the end of a `poll` brings that forward, but not before `soonest`."""
+
+    soonest: float
+    until: float
+
+
 @dataclass(slots=True)
 class Lane:
     """How one leader has answered lately; outlives the groups."""
 
     refusals: Refusals
-    rests_until: float = 0.0
+    rest: Rest = Rest(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +203,7 @@ class Watching:
         lane = self._lanes.setdefault(group.leader, Lane(Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)))
         pacing = Backoff()
         while True:
-            await self._bell.quiet_until("watching", lambda: self.no_later(lane.rests_until))
+            await self._over("watching", lane.rest)
             idle, demand = self._idle(group), self._fetches.demand
             is_asked = demand is not None and (demand.asked or self._heard.get(group) is demand)
             if idle is None or not idle.targets or is_asked or self._desk.is_alone():
@@ -224,8 +234,7 @@ class Watching:
         self.answered(demand, group)
         self._desk.nudge()
         if not isinstance(answer, TarryError):
-            until = anyio.current_time() + spacing(pacing, began, terms.max_wait, brought=bool(answer))
-            await self._bell.quiet_until("watching", lambda: self.no_later(until))
+            await self.pause("watching", spacing(pacing, began, terms.max_wait, brought=bool(answer)))
 
     async def _ask(
         self, group: Group, targets: Sequence[abc.FetchTarget], change: abc.WatchChange, terms: Terms
@@ -247,7 +256,7 @@ class Watching:
             self._desk.refused(group.leader, named, error, lane.refusals)
         for partition in named if is_lasting(error) else ():
             self._fetches.ready(partition)  # fetching finds out which of them it is, and brings what the others have
-        lane.rests_until = anyio.current_time() + lane.refusals.pause()
+        lane.rest = rest(lane.refusals.pause())
 
     def _fits(self, group: Group, wait: Wait) -> bool:
         """Whether a running wait still watches everybody it should, for the demand there is, and not for too much."""
@@ -268,10 +277,16 @@ class Watching:
         left = max(demand.deadline - anyio.current_time(), 0.0)
         return Terms(min(left, LOG_WAIT_MAX), *self._fetches.missing(demand))
 
-    def no_later(self, until: float) -> float:
-        """A pause ends with the wait of a poll."""
-        demand = self._fetches.demand
-        return until if demand is None else min(until, demand.deadline)
+    async def pause(self, who: str, seconds: float) -> None:
+        """Ask for nothing for a while, but no longer than a `poll` may wait."""
+        await self._over(who, rest(seconds))
+
+    async def _over(self, who: str, rest: Rest) -> None:
+        def end() -> float:
+            demand = self._fetches.demand
+            return max(rest.soonest, rest.until if demand is None else min(rest.until, demand.deadline))
+
+        await self._bell.quiet_until(who, end)
 
     def answered(self, demand: Demand | None, *groups: Group) -> None:
         """The leader of a group has answered or refused a request for `demand`; behind its end that was the last."""
@@ -290,6 +305,12 @@ class Watching:
         if demand.asked and not self._fetches.busy:
             demand.over = True
             self._desk.arrived()
+
+
+def rest(seconds: float) -> Rest:
+    """A pause that begins now."""
+    now = anyio.current_time()
+    return Rest(now + min(seconds, HURRY_S), now + seconds)
 
 
 def spacing(pacing: Backoff, began: float, max_wait: float, *, brought: bool) -> float:

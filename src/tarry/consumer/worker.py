@@ -59,8 +59,6 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 TOLD_MAX = 16
 """So many errors wait for a reader that does not come; the newest ones."""
-HURRY_S = 0.05
-"""A pause that the end of a `poll` cuts short lasts so long all the same: the poll may wait for another leader."""
 DEAD_END_S = 0.02
 """So long a read takes at a dead end: who reads on after each error does not spin (K41), and is told in time (K52)."""
 HEAD_START_S = 0.1
@@ -384,12 +382,6 @@ class Worker:
         if self._direct is not None and self._direct.partition in partitions:
             self._direct.scope.cancel()
 
-    async def _pause(self, who: str, seconds: float) -> None:
-        """Ask for nothing for a while, but no longer than a `poll` may wait."""
-        now = anyio.current_time()
-        soonest, until = now + min(seconds, HURRY_S), now + seconds
-        await self._bell.quiet_until(who, lambda: max(soonest, self._watching.no_later(until)))
-
     # ------------------------------------------------------------------------------------------- resolving
 
     async def _resolving(self) -> None:
@@ -515,7 +507,7 @@ class Worker:
                 if not may_pass(error):
                     self._unread.pop(partition, None)
                     self._fetches.leave(partition)
-                await self._pause("fetching", self._putting_back.pause())
+                await self._watching.pause("fetching", self._putting_back.pause())
                 continue
             self._putting_back.reset()
             self._unread.pop(partition, None)
@@ -555,7 +547,7 @@ class Worker:
         self.taken()
 
     async def _rest(self, lane: Lane, seconds: float) -> None:
-        await self._pause("resting", seconds)
+        await self._watching.pause("resting", seconds)
         lane.rests = False
         self.taken()
 
@@ -589,7 +581,7 @@ class Worker:
         rest = (
             lane.refusals.pause() if is_refused else spacing(lane.pacing, began, terms.max_wait, brought=bool(brought))
         )
-        await self._pause("fetching", rest)
+        await self._watching.pause("fetching", rest)
 
     async def _fetch(
         self, order: Order, refusals: Refusals, *, min_count: int = 1, max_wait: float = 0.0

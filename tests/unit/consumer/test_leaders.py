@@ -381,9 +381,9 @@ class TestAccumulating:
             await consumer.ready()
             now = anyio.current_time()
             consumer._fetches.demand = Demand(10, 1, 1000, deadline=now)
-            await consumer._worker._pause("resting", 1.0)
+            await consumer._worker._watching.pause("resting", 1.0)
             assert anyio.current_time() == pytest.approx(now + 0.05)
-            await consumer._worker._pause("resting", 0.01)
+            await consumer._worker._watching.pause("resting", 0.01)
             assert anyio.current_time() == pytest.approx(now + 0.06)
             consumer._fetches.demand = None
 

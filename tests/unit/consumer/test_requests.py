@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -12,8 +14,8 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.abc import Ready
-from tarry.errors import NotAMember, TopicNotFound
-from tarry.testing import Call, CarryOut, answer_empty, delay, hold, hook
+from tarry.errors import LogUnavailable, NotAMember, TopicNotFound
+from tarry.testing import Call, CarryOut, answer_empty, delay, hold, hook, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, P3, Rig, offsets, opened, places, settled, start, take, take_all
@@ -231,6 +233,25 @@ class TestIdle:
             async with rig.consumer():
                 await anyio.sleep(10)
                 assert len(rig.calls("poll")) <= 200
+
+    @rule("K41", "C92")
+    @PARTITIONS
+    @virtual()
+    async def test_polls_without_a_wait_do_not_make_a_refused_log_be_asked_in_circles(self, partitions: int) -> None:
+        """Each ends a pause early, but not before 50 ms."""
+        async with opened(partitions) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await settled()
+            for operation in "poll", "wait_ready":
+                rig.script.every(operation, do=refuse(LogUnavailable("nobody listens")))
+            rig.script.calls.clear()
+            with anyio.move_on_after(5):
+                while True:
+                    with suppress(LogUnavailable):
+                        await consumer.poll(max_wait=0)
+                    await anyio.sleep(0.01)
+            asked = Counter(call.arguments["leader"] for call in rig.calls("poll", "wait_ready"))
+            assert max(asked.values()) <= 5 * 20 + 5
 
     @rule("C9")
     @PARTITIONS
