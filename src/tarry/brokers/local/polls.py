@@ -345,13 +345,14 @@ class Polls:
         """Messages went. A poll that had counted on them notices at its next look; a readiness wait is told now."""
         self._watches.trimmed(part)
 
-    def changed(self, part: Partition) -> None:
-        """The history of a partition changed or ended: probe everybody who names it (S24)."""
-        self._watches.changed(part)
-        for parked in self._waiters.changed(part.id):
-            probe = _probe_of(parked.record)
-            probe.parked = None
-            self._probe(probe)
+    def changed(self, parts: Sequence[Partition]) -> None:
+        """The histories of partitions changed or ended: probe everybody who names one, waits over many once (S24)."""
+        self._watches.changed(parts)
+        for part in parts:
+            for parked in self._waiters.changed(part.id):
+                probe = _probe_of(parked.record)
+                probe.parked = None
+                self._probe(probe)
 
     def look_again(self, member: Member, partitions: Container[TopicPartition]) -> None:
         """A member lost partitions: what it has waiting for them ends at once, unless the fence lets it pass.

@@ -5,7 +5,7 @@ Not here: when it is looked at again, and what it then gets (`polls`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -146,7 +146,7 @@ class Watched:
     """
 
     member: Member
-    key: Hashable
+    key: int | Reply
     version: int
     targets: dict[TopicPartition, Target] = field(default_factory=dict[TopicPartition, Target])
     void: dict[TopicPartition, None] = field(default_factory=dict[TopicPartition, None])
@@ -169,7 +169,7 @@ class Member:
     open: bool = True
     why: str = "the session has left; open a new consumer"
     calls: dict[Reply, None] = field(default_factory=dict[Reply, None])
-    watches: dict[Hashable, Watched] = field(default_factory=dict[Hashable, Watched])
+    watches: dict[int | Reply, Watched] = field(default_factory=dict[int | Reply, Watched])
     fenced: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -388,8 +388,7 @@ class Pump:
                 self._drop_topic(state.name)
                 self._add_topic(state)
                 continue
-            for part in known:
-                self.polls.changed(part)
+            self.polls.changed(known)
             self._extend_topic(state)
         self.groups.reopened()
 
@@ -412,8 +411,7 @@ class Pump:
             self._topic_changed(state.name)
 
     def _drop_topic(self, name: str) -> None:
-        for part in self.view.drop(name):
-            self.polls.changed(part)
+        self.polls.changed(self.view.drop(name))
         self._topic_changed(name)
 
     def _topic_changed(self, name: str) -> None:

@@ -9,7 +9,7 @@ Not here: admission, deadlines and answers of requests (`polls`); who is satisfi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -81,6 +81,7 @@ class Watches:
             return False
         watched = watches[change.watch] = watches.pop(change.watch)
         watched.version = change.version
+        self._supersede(watched)
         try:
             for partition in change.dropped:
                 self._drop(watched, partition)
@@ -91,6 +92,7 @@ class Watches:
             self._desk.answer(probe, error)
             return True
         if len(watched.targets) + len(watched.void) != len(probe.specs):
+            self._forget(watched)
             return False
         self._start(watched, probe)
         return True
@@ -109,7 +111,6 @@ class Watches:
 
     def _start(self, watched: Watched, probe: Probe) -> None:
         """A wait is on, unless there is enough already (S12, S56)."""
-        self._supersede(watched)
         assert probe.wait is not None
         watched.probe, probe.watched = probe, watched
         self._readiness.begin(watched.counts, probe.wait.min_count, probe.wait.min_bytes, self._count_by_id)
@@ -127,14 +128,17 @@ class Watches:
             self._waiting[watched] = None
 
     def ended(self, probe: Probe) -> None:
-        """A wait is over, however it ended; what it named is remembered, if another may go on with it."""
+        """A wait is over, however it ended; what it named is remembered, if another may go on with it.
+
+        What was void may be there again by then, or be this member's again under the same ownership.
+        """
         watched, probe.watched = probe.watched, None
         if watched is None or watched.probe is not probe:
             return
         watched.probe = None
         self._waiting.pop(watched, None)
         self._readiness.end(watched.counts)
-        if watched.key == probe.call:
+        if watched.key is probe.call or watched.void:
             self._forget(watched)
 
     def timed_out(self, probe: Probe) -> None:
@@ -169,10 +173,11 @@ class Watches:
         """Messages went: they count no more."""
         self._readiness.trimmed(part.id, part.log_start, part.log_end, part.size)
 
-    def changed(self, part: Partition) -> None:
-        """The history of a partition changed or ended (S24)."""
+    def changed(self, parts: Iterable[Partition]) -> None:
+        """The histories of partitions changed or ended (S24)."""
+        changed = {part.id for part in parts}
         for watch in self._readiness:
-            if part.id in watch.starts:
+            if not changed.isdisjoint(watch.starts):
                 self._look_at_all(_watched_of(watch))
 
     def look_again(self, member: Member, partitions: Container[TopicPartition]) -> None:
@@ -232,11 +237,7 @@ class Watches:
             return
         if target.asked > target.part.log_end:
             raise target.part.beyond(target.asked)
-        if self._readiness.entries >= self._targets_max:
-            raise CapacityExceeded(
-                f"{self._targets_max} targets of waits are watched at this log already (the most allowed); nothing was "
-                "applied, back off and ask again"
-            )
+        self._find_room(watched)
         watched.targets[at] = target
         self._readiness.name(watched.counts, target.part.id, target.begin, self._count(target.part, target.begin))
 
@@ -248,6 +249,19 @@ class Watches:
         resting = [watched for watched in member.watches.values() if watched.probe is None]
         for watched in resting[: max(len(resting) - WATCHES_MAX + 1, 0)]:
             self._forget(watched)
+
+    def _find_room(self, watched: Watched) -> None:
+        """There may be one more target: what is remembered between waits gives way to what is waited for."""
+        if self._readiness.entries < self._targets_max:
+            return
+        for watch in self._readiness:
+            if watch.starts and not watch.is_waiting and watch is not watched.counts:
+                self._forget(_watched_of(watch))
+                return
+        raise CapacityExceeded(
+            f"{self._targets_max} targets of waits are watched at this log already (the most allowed); nothing was "
+            "applied, back off and ask again"
+        )
 
     def _may_read(self, member: Member, target: Target) -> bool:
         try:

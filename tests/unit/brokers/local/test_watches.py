@@ -158,6 +158,17 @@ class TestNotRemembered:
         rig.append(1, P1)
         assert wait.ready == {P1: (1, 100)}
 
+    def test_what_does_not_add_up_is_not_gone_on_with_later(self):
+        rig = PumpRig()
+        watcher = watching(rig, P0)
+        nobody = TopicPartition("nobody", 0)
+        watcher.watch.targets = {nobody: abc.FetchTarget(nobody, Position(0)), P1: abc.FetchTarget(P1, Position(0))}
+        assert watcher.wait().ready == {nobody: (0, 0)}
+        del watcher.watch.targets[nobody]
+        wait = watcher.wait()
+        rig.append(1, P1)
+        assert wait.ready == {P1: (1, 100)}
+
     def test_another_session_remembers_nothing_of_the_one_before(self):
         rig = PumpRig()
         watcher = watching(rig, P0, P1)
@@ -225,6 +236,20 @@ class TestWhatEndsIt:
         watcher.drop(nobody)
         assert watcher.wait().pending
 
+    @rule("S24", "S53")
+    def test_what_the_store_read_again_costs_each_wait_one_look(self):
+        """It looked at all of its targets for each of them: with 1,000 the log stood still for seconds."""
+        costs: list[int] = []
+        for partitions in (10, 100):
+            rig = PumpRig(partitions=partitions)
+            watcher = Watcher(rig)
+            watcher.name(0, *all_of(rig))
+            wait = watcher.wait()
+            states = rig.store.open(rig.pump)
+            costs.append(work(lambda rig=rig, states=states: rig.pump.reopened(states)))
+            assert wait.pending
+        assert costs[1] < 12 * costs[0]
+
     @rule("S22", "C31")
     @pytest.mark.parametrize("waits", [False, True])
     def test_a_partition_that_is_owned_no_more_counts_as_ready(self, waits: bool):
@@ -242,6 +267,34 @@ class TestWhatEndsIt:
         rig.append(1, P1)
         assert wait.ready == {P1: (1, 100)}
 
+    @rule("S22", "C31")
+    def test_what_counts_as_ready_is_looked_at_again_by_the_next_wait(self):
+        """The partition was wanted back, and then it was not."""
+        rig = FencedRig()
+        watcher = Watcher(rig)
+        watcher.name(0, P0, P1, ownership=1)
+        wait = watcher.wait()
+        rig.lose(P1)
+        assert wait.ready == {P1: (0, 0)}
+        rig.owners.give(rig.member, P1, ownership=1)
+        again = watcher.wait()
+        assert again.pending
+        rig.append(1, P1)
+        assert again.ready == {P1: (1, 100)}
+
+    @rule("S25")
+    def test_a_wait_that_is_refused_ends_the_one_that_is_on(self):
+        """Nobody waits for that; the safety net stumbled over what was forgotten of it, and the log with it."""
+        rig = PumpRig()
+        watcher = Watcher(rig)
+        watcher.name(0, P0)
+        wait = watcher.wait()
+        watcher.name(7, P1)
+        assert isinstance(watcher.wait().error, OffsetOutOfRange)
+        assert wait.ready == {}
+        rig.advance(1)
+        assert (remembered(rig), rig.pump.parked) == (0, 0)
+
     def test_a_place_behind_the_end_is_refused_and_the_next_wait_names_all_anew(self):
         rig = PumpRig()
         watcher = watching(rig, P0)
@@ -257,6 +310,7 @@ class TestWhatEndsIt:
     def test_what_is_watched_at_a_log_is_bounded(self):
         rig = PumpRig(watched_max=3)
         watcher = watching(rig, P0, P1)
+        assert watcher.wait().pending
         other = Watcher(rig)
         other.name(0, P0, P1)
         refusal = other.wait().error
@@ -266,6 +320,19 @@ class TestWhatEndsIt:
         watcher.drop(P1)
         assert watcher.wait().pending
         assert other.wait().pending
+
+    @rule("S13")
+    def test_what_is_remembered_between_waits_gives_way_to_what_is_waited_for(self):
+        rig = PumpRig(watched_max=4)
+        watching(rig).wait()
+        rested, other = watching(rig, P0, P1), Watcher(rig)
+        other.name(0, P0, P1)
+        wait = other.wait()
+        third = watching(rig, P0)
+        assert (remembered(rig), wait.pending) == (3, True)
+        rig.append(1, P1)
+        assert wait.ready == {P1: (1, 100)}
+        assert rested.wait().ready == third.wait(max_wait=0).ready | {P1: (1, 100)}
 
     @rule("S15")
     def test_a_session_that_leaves_takes_everything_along(self):
