@@ -448,11 +448,11 @@ class Worker:
             if self._positions.get(partition) is place:
                 self._count_lasting(partition, error)
         else:
-            self._stopping.succeeded(partition)
             gap = gap_at(partition, resolved)
             goes_on = gap is None or self._start.on_gap == "resume"
             begin = max(resolved.position, resolved.log_start) if goes_on else resolved.position
             if self._positions.resolved(partition, place.epoch, begin, resolved.history):
+                self._stopping.succeeded(partition)
                 self._note_history(partition, resolved.history)
                 self._began(partition, resolved.position)
                 if gap is not None:
@@ -575,6 +575,8 @@ class Worker:
             )
         self._direct = None
         if direct.scope.cancelled_caught:
+            if not self._alone():
+                self._nudge()  # from now on it has to be watched
             return
         self._watching.answered(demand, *self._routes.groups)
         is_refused = brought is None
@@ -688,6 +690,8 @@ class Worker:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
         if reply.next <= head:
             self._fetches.ready(partition)
+        else:
+            self._fetches.drained(partition)  # it may have been named where it stood before
 
     def _leave_unread(self, reply: abc.TargetReply) -> None:
         """What it brought is dropped; if that was committed, the log must not go on counting it as read."""
@@ -783,6 +787,8 @@ class Worker:
             return await self._fetch_singly(order.plan, refusals)
         if self._is_same(order.targets[0].partition, order.epochs[0]):
             self._count_lasting(order.targets[0].partition, error)
+        else:
+            self._nudge()  # it is idle where it stands now
         return True
 
     def _end_asked(self) -> None:

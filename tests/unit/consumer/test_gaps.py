@@ -143,6 +143,25 @@ class TestFailing:
                 assert (await anext(consumer)).offset == 600
             assert bounds(rig) == [(asked, 599)]
 
+    @rule("C73")
+    @virtual(seeds=2)
+    async def test_what_came_beside_it_in_one_fetch_is_waited_for_behind_that(self) -> None:
+        """The gap had everything looked at while half of the reply was taken in."""
+        async with opened({}) as rig:
+            await rig.client.create_topic(T, 3, retention_bytes=ROOM)
+            async with rig.consumer(start=FAIL) as consumer:
+                await consumer.ready()
+                await anyio.sleep(1)
+                consumer.pause([0, 1], cause="test")
+                await rig.fill(P0, 1000, size=100)
+                await rig.fill(P1, 5)
+                rig.script.calls.clear()
+                consumer.resume([0, 1])
+                await anyio.sleep(1)
+                assert len(bounds(rig)) == len(rig.calls("poll")) == 1
+                named = [target for call in rig.calls("wait_ready") for target in call.arguments["targets"]]
+                assert {target.at for target in named if target.partition == P1} == {5}
+
     @rule("K09")
     @virtual(seeds=2)
     async def test_a_paused_partition_says_so_when_it_goes_on(self) -> None:

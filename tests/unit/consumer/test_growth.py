@@ -12,7 +12,7 @@ from tarry.client import Client
 from tarry.config import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConfigError, TarryError, TopicNotFound
-from tarry.testing import FaultLayer, Faults, FaultyLog, delay
+from tarry.testing import Call, CarryOut, FaultLayer, Faults, FaultyLog, delay
 from tarry.types import Message, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, P2, P3, T, offsets, opened, owns, settled, start, take
@@ -49,6 +49,26 @@ class TestRunning:
                 assert offsets(found) == list(range(10))
                 assert P2 in consumer.assignment
             assert (rig.stored(P2) if kind == "standalone" else rig.group_stored(P2)) == 8
+
+    @rule("C73", "C84")
+    @virtual(seeds=2)
+    async def test_the_only_one_is_watched_though_its_poll_takes_long_to_end(self, kind: str) -> None:
+        async def slow(_: Call, carry_out: CarryOut) -> object:
+            try:
+                return await carry_out()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.01)
+
+        async with opened() as rig, make(rig, kind)() as consumer:
+            rig.script.every("poll", do=slow)
+            await consumer.ready()
+            await anyio.sleep(1)
+            await rig.client.grow_topic(T, 2)
+            await anyio.sleep(0.5)
+            await rig.append(P0, b"")
+            with anyio.fail_after(0.2):
+                assert (await anext(consumer)).partition == 0
 
     @rule("K56")
     @virtual(seeds=2)

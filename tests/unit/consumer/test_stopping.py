@@ -18,7 +18,7 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
 )
-from tarry.testing import Call, CarryOut, Operation, Rule, refuse
+from tarry.testing import Call, CarryOut, Operation, Rule, delay, refuse
 from tarry.types import Message, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
@@ -487,3 +487,36 @@ async def stop_both(rig: Rig, consumer: Consumer, error: TarryError, *, within: 
         await anext(consumer)
     with pytest.raises(type(error)):
         await anext(consumer)
+
+
+class TestLate:
+    """Answers to what was asked before something changed."""
+
+    @rule("C33", "C73")
+    @virtual(seeds=2)
+    async def test_a_fetch_that_is_refused_behind_a_seek_keeps_nobody_from_waiting_for_the_partition(self) -> None:
+        async with opened(2) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await anyio.sleep(1)
+            rig.script.on("poll", do=delay(1))
+            rig.script.on("poll", do=refuse(BAD))
+            await rig.append(P0, b"0")
+            await anyio.sleep(0.5)
+            await consumer.seek(P0, 1)
+            await anyio.sleep(1)
+            await rig.append(P0, b"1")
+            with anyio.fail_after(0.2):
+                assert places(await take(consumer, 1)) == [(0, 1)]
+
+    @rule("C111")
+    @virtual(seeds=2)
+    async def test_a_start_that_is_found_behind_a_seek_resumes_nothing(self) -> None:
+        async with opened({T: 1, "u": 1}) as rig:
+            rig.script.on("resolve", do=delay(1, reply=True), where=lambda call: call.arguments["partition"] == P0)
+            async with rig.consumer(T, "u") as consumer:
+                await anyio.sleep(0.1)
+                await consumer.seek(P0, 0)
+                await rig.client.delete_topic(T)
+                await anyio.sleep(2)
+                assert list(consumer.health().stopped) == [P0]
+                assert rig.reported("partition_resumed") == []
