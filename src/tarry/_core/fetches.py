@@ -124,12 +124,12 @@ class Fetches:
         """Messages are known to be at the log."""
         if partition not in self._aside:
             self._ready.setdefault(partition)
-            self._touched[partition] = None
+            self.touch(partition)
 
     def drained(self, partition: TopicPartition) -> None:
         """Everything there was has been fetched."""
         self._ready.pop(partition, None)
-        self._touched[partition] = None
+        self.touch(partition)
 
     @property
     def busy(self) -> bool:
@@ -139,6 +139,10 @@ class Fetches:
     def is_idle(self, partition: TopicPartition) -> bool:
         """Nothing is known about it and nothing is asked: it has to be watched (C73)."""
         return partition not in self._ready and partition not in self._flying
+
+    def touch(self, partition: TopicPartition) -> None:
+        """It may have become idle, or not, or stand elsewhere."""
+        self._touched[partition] = None
 
     def touched(self) -> list[TopicPartition]:
         """Which partitions may have become idle, or not, or idle elsewhere, since this was last asked."""
@@ -250,7 +254,7 @@ class Fetches:
         """The fetch is back, whatever it brought; the partitions are idle until `ready` is said."""
         for partition in partitions:
             self._flying.pop(partition, None)
-            self._touched[partition] = None
+            self.touch(partition)
 
     def _room(self) -> tuple[int, int]:
         messages_max, bytes_max = self._messages_max, self._bytes_max

@@ -10,26 +10,31 @@ from tarry.types import TopicPartition
 
 
 class Watch:
-    """See the module. `number` tells it from all others of its consumer."""
+    """See the module. `number` tells it from all others of its consumer.
+
+    What is dropped and then named where it was sent last has not changed; of each dropped one it is known where that
+    was, unless it was to be named elsewhere meanwhile.
+    """
 
     def __init__(self, number: int) -> None:
         self.targets: dict[TopicPartition, abc.FetchTarget] = {}
         self._number = number
         self._version = 0
         self._named: dict[TopicPartition, abc.FetchTarget] = {}
-        self._dropped: dict[TopicPartition, None] = {}
+        self._dropped: dict[TopicPartition, abc.FetchTarget | None] = {}
 
     def put(self, partition: TopicPartition, target: abc.FetchTarget | None) -> None:
         """Name a partition like this, or (None) do not."""
         if self.targets.get(partition) == target:
             return
         if target is None:
-            del self.targets[partition]
-            self._named.pop(partition, None)
-            self._dropped[partition] = None
+            sent = self.targets.pop(partition)
+            is_unsent = self._named.pop(partition, None) is not None
+            self._dropped[partition] = None if is_unsent else sent
         else:
-            self.targets[partition] = self._named[partition] = target
-            self._dropped.pop(partition, None)
+            self.targets[partition] = target
+            if self._dropped.pop(partition, None) != target:
+                self._named[partition] = target
 
     @property
     def has_more(self) -> bool:

@@ -688,10 +688,9 @@ class Worker:
         head = Offset(-1) if reply.head is None else reply.head
         if reply.runs:
             self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
+        self._fetches.touch(partition)
         if reply.next <= head:
             self._fetches.ready(partition)
-        else:
-            self._fetches.drained(partition)  # it may have been named where it stood before
 
     def _leave_unread(self, reply: abc.TargetReply) -> None:
         """What it brought is dropped; if that was committed, the log must not go on counting it as read."""

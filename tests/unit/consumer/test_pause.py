@@ -295,3 +295,20 @@ async def test_a_poll_ends_in_time_while_it_cannot_be_brought_back() -> None:
         assert (len(batch), batch.reason) == (0, "wait")
         assert len(rig.calls("store_offset")) <= 20
         rig.script.remove(refused)
+
+
+@rule("C73")
+@virtual(seeds=2)
+async def test_a_short_pause_of_a_quiet_partition_leaves_the_wait_that_names_it() -> None:
+    async with opened(2) as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        await anyio.sleep(1)
+        (wait,) = rig.calls("wait_ready")
+        consumer.pause(0, cause="test")
+        await settled()
+        consumer.resume(0)
+        await anyio.sleep(1)
+        assert rig.calls("wait_ready") == [wait]
+        await rig.fill(P0, 1)
+        with anyio.fail_after(0.1):
+            assert offsets(await take(consumer, 1)) == [0]

@@ -48,6 +48,21 @@ def test_what_is_named_elsewhere_and_then_dropped_is_dropped_at_the_log_too():
     assert watch.send()[1].dropped == (P0,)
 
 
+@proves("C73")
+def test_what_is_named_again_where_it_was_sent_has_not_changed():
+    watch = Watch(7)
+    watch.put(P0, at(P0))
+    watch.send()
+    watch.put(P0, None)
+    watch.put(P0, at(P0))
+    assert not watch.has_more
+    assert watch.send() == ((at(P0),), abc.WatchChange(7, 1, (), ()))
+    watch.put(P0, at(P0, 1))
+    watch.put(P0, None)
+    watch.put(P0, at(P0, 1))
+    assert watch.has_more, "that was not sent yet"
+
+
 def test_what_was_sent_may_name_what_was_dropped_since():
     watch = Watch(7)
     watch.put(P0, at(P0))

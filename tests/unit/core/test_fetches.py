@@ -85,6 +85,8 @@ class TestWhatIsFetched:
         assert machine.plan() is not None
         assert [*filter(machine.is_idle, (P0, P1, P2))] == [P0, P2]
         assert (machine.touched(), machine.touched()) == ([P0], [])
+        machine.touch(P1)
+        assert machine.touched() == [P1]
 
     def test_who_waits_longest_is_served_first(self) -> None:
         machine = fetches()
