@@ -57,6 +57,7 @@ from tests.simulation.history import (
     Stored,
 )
 from tests.simulation.members import BAD, NAME, TOPIC, Member
+from tests.simulation.watched import watched
 from tests.unit.consumer.rig import count_tasks
 
 PARTITIONS = 8
@@ -623,8 +624,13 @@ async def tell(seed: int, history: History) -> None:
 def simulate(seed: int, backend: Backend, history: History | None = None) -> History:
     """The same, from outside; an error that nobody should have met is part of the history."""
     history = history or History()
-    try:
-        run_virtual(tell, seed, history, backend=backend, seed=seed)
-    except Exception as error:  # noqa: BLE001  # it is judged like the rest
+
+    def broken(error: Exception) -> None:
         history.events.append(Broken(history.events[-1].at if history.events else 0.0, error))
+
+    try:
+        with watched(lambda wrong: broken(AssertionError(wrong))):
+            run_virtual(tell, seed, history, backend=backend, seed=seed)
+    except Exception as error:  # noqa: BLE001  # it is judged like the rest
+        broken(error)
     return history
