@@ -17,6 +17,7 @@ from bench.clocks import percentile
 from bench.records import TOPIC, VALUE
 from tarry import abc
 from tarry.brokers.local.broker import LocalBroker
+from tarry.consumer.watch import Watch
 from tarry.types import Position
 
 STAMP = struct.Struct("<d")
@@ -75,23 +76,25 @@ async def _answer(path: str, messages: int, partitions: int) -> dict[str, float]
         pump = client.broker.pump
         session = await client.broker.open_session(abc.ConsumerIdentity(None), (TOPIC,), ())
         producer = await stack.enter_async_context(client.producer(TOPIC))
-        positions = dict.fromkeys(session.assignment.owned, Position(0))
-        first = next(iter(positions))
+        watch = Watch(0)
+        for partition in session.assignment.owned:
+            watch.put(partition, abc.FetchTarget(partition, Position(0)))
+        first = next(iter(watch.targets))
         leader = await session.route(first)
 
         async def wait() -> None:
-            targets = [abc.FetchTarget(partition, position) for partition, position in positions.items()]
-            await session.wait_ready(leader, targets, max_wait=30.0)
+            targets, change = watch.send()
+            await session.wait_ready(leader, targets, max_wait=30.0, change=change)
             answered.append(time.perf_counter() - began)
 
-        for _ in range(messages + WARM_UP):
+        for offset in range(messages + WARM_UP):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
                 while not pump.parked:  # noqa: ASYNC110  # the pump runs in another loop and tells nobody
                     await anyio.sleep(GAP_S)
                 began = time.perf_counter()
                 await producer.send(VALUE, partition=0)
-            positions[first] = Position(positions[first] + 1)
+            watch.put(first, abc.FetchTarget(first, Position(offset + 1)))
     return _percentiles("answer", answered)
 
 

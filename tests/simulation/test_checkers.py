@@ -211,6 +211,17 @@ def an_error_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UndecodableMessage, "__init__", wrong)
 
 
+def nobody_looks_at_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Watching, "touch", nothing)
+
+
+def what_was_fetched_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    def wrong(_: Fetches) -> list[TopicPartition]:
+        return []
+
+    patch.setattr(Fetches, "touched", wrong)
+
+
 MISTAKES: list[tuple[Patch, str]] = [
     (no_last_word, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
@@ -233,6 +244,8 @@ MISTAKES: list[tuple[Patch, str]] = [
     (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
     (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
+    (nobody_looks_at_everything, r"watches .* and not"),
+    (what_was_fetched_is_not_looked_at, r"watches .* and not"),
 ]
 
 

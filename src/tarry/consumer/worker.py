@@ -504,7 +504,7 @@ class Worker:
             except TarryError as error:
                 self._report_refusal(error, self._putting_back)
                 self._end_asked()
-                if not may_pass(error):
+                if not (may_pass(error) or isinstance(error, FencedError)):  # who was fenced loses it, and names it
                     self._unread.pop(partition, None)
                     self._fetches.leave(partition)
                 await self._watching.pause("fetching", self._putting_back.pause())

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from tarry import AutoCommit, Batch, ConfigTypeError, Consumer, DataError, Message, PollOptions, UndecodableMessage
 from tarry.consumer.typed import PART_MESSAGES
-from tarry.errors import NotAccepted
+from tarry.errors import NotAccepted, NotAMember, StaleAssignment, TarryError
 from tarry.testing import delay, refuse
 from tarry.types import RecordBatch, TopicPartition
 from tests.marks import named, rule
@@ -315,8 +315,9 @@ class TestLostPartitions:
                 assert consumer.health().stopped == {}
 
     @rule("C36")
+    @pytest.mark.parametrize("refusal", [NotAccepted, NotAMember, StaleAssignment])
     @virtual(seeds=2)
-    async def test_what_was_dropped_behind_it_and_not_brought_back_is_named(self) -> None:
+    async def test_what_was_dropped_behind_it_and_not_brought_back_is_named(self, refusal: type[TarryError]) -> None:
         """The store that should bring it back does not come through before the partition is lost without notice."""
         async with opened(1, session_timeout=2.0) as rig:
             for value in (b"0", b"oops", b"2", b"3"):
@@ -325,7 +326,7 @@ class TestLostPartitions:
                 value_type=int, commit=AutoCommit.on_poll(), heartbeat_interval=1e3, buffer_messages=4
             )
             async with typed as consumer:
-                rig.script.every("store_offset", do=refuse(NotAccepted("not now")))
+                rig.script.every("store_offset", do=refuse(refusal("not now")))
                 assert (await anext(consumer)).value == 0
                 with pytest.raises(UndecodableMessage):
                     await anext(consumer)
