@@ -18,7 +18,7 @@ from tarry.brokers.local.broker import GroupSession
 from tarry.errors import DataError
 from tarry.testing import Call
 from tarry.testing.leaders import OF_A_PARTITION, named
-from tarry.types import TopicPartition
+from tarry.types import Start, StartKind, TopicPartition
 from tests.simulation.history import (
     Abandoned,
     Acted,
@@ -490,7 +490,7 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
                     doubtful[key] = span.first
                 elif is_stored not in given:
                     last[key] = span.first - 1
-        if isinstance(event, Answered) and event.call.operation == "resolve" and event.call.outcome == "answered":
+        if isinstance(event, Answered) and _tells_the_start(event.call):
             result: Any = event.call.result
             resolved[event.member, event.call.arguments["partition"].partition] = result.position
         if isinstance(event, Undecoded) and not _is_of_what_was_lost(event, last) and event.ownership is not None:
@@ -530,6 +530,14 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         if len(set(sent)) < len(sent):
             doubled = sorted(value for value in set(sent) if value is not None and sent.count(value) > 1)
             yield f"the log holds a message twice: {doubled}"
+
+
+def _tells_the_start(call: Call) -> bool:
+    """By the start rule; whether a topic was created again is asked with another one."""
+    if call.operation != "resolve" or call.outcome != "answered":
+        return False
+    start = call.arguments["start"]
+    return isinstance(start, Start) and start.kind is StartKind.NEXT
 
 
 def _is_of_what_was_lost(event: Undecoded, last: dict[tuple[Run, int, int], int]) -> bool:

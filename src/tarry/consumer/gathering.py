@@ -58,15 +58,19 @@ class Gathering(Generic[T]):
     async def gather(self, demand: Demand) -> Batch[T]:
         """Wait until a demand is satisfied, or its time is over; with one real checkpoint at least (K16)."""
         try:
-            if self._is_open() and not self._fetches.enough(demand):
-                demand.takes_all = self._commits
-                self._worker.demand(demand)  # before the checkpoint: the loops have not asked for anything else yet
+            if self._is_open() and not self._fetches.enough(demand) and not self._worker.is_dead_end:
+                self._ask(demand)  # before the checkpoint: the loops have not asked for anything else yet
             await anyio.lowlevel.checkpoint()
             self._standing.keep()
             return await self._wait(demand)
         finally:
             if self._fetches.demand is not None:
                 self._worker.demand(None)
+
+    def _ask(self, demand: Demand) -> None:
+        """At a dead end nobody is asked: a read that is told so at once must not cost a request each time (K41)."""
+        demand.takes_all = self._commits
+        self._worker.demand(demand)
 
     async def _wait(self, demand: Demand) -> Batch[T]:
         while self._is_open():
@@ -81,6 +85,7 @@ class Gathering(Generic[T]):
             if in_doubt and demand.over:
                 return Batch((), "rebalance", self._lists.read)
             if await self._worker.left_dead_end():
+                self._ask(demand)
                 continue
             with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
                 await self._arrival()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import (
+    CapacityExceeded,
     DataError,
     FeatureUnavailable,
     LogUnavailable,
@@ -18,7 +20,7 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
 )
-from tarry.testing import Call, CarryOut, Operation, Rule, delay, refuse
+from tarry.testing import Call, CarryOut, Operation, Rule, delay, hold, refuse
 from tarry.types import Message, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
@@ -231,6 +233,31 @@ class TestStopping:
                 rig.script.remove(asked)
                 await anyio.sleep(5.1)
                 assert offsets(await take(consumer, 3)) == [0, 1, 2]
+
+
+class TestDeadEnd:
+    @rule("K41", "K52")
+    @virtual(seeds=2)
+    async def test_reads_that_are_told_so_at_once_do_not_cost_a_request_each(self) -> None:
+        """Both were refused lastingly, and are watched again since the next fetch was only refused for now."""
+        async with opened(2) as rig:
+            await rig.fill(P0, 1)
+            await rig.fill(P1, 1)
+            rig.script.on("poll", nth=range(1, 4), do=refuse(BAD))
+            rig.script.on("poll", nth=range(4, 1000), do=refuse(CapacityExceeded("not now")))
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1) == [BAD]
+                rig.script.every("wait_ready", do=hold(anyio.Event()))
+                await anyio.sleep(1.0)
+                rig.script.calls.clear()
+                reads = 0
+                with anyio.move_on_after(5.0):
+                    while True:
+                        with suppress(DataError, CapacityExceeded):
+                            await consumer.poll()
+                        reads += 1
+                assert reads > 200
+                assert len(rig.calls("poll", "wait_ready")) <= 100
 
 
 class TestCommitOnPoll:
