@@ -326,8 +326,8 @@ class TestErrorsAreItems:
             rig.script.every("wait_ready", do=refuse(error))
             async with rig.consumer() as consumer:
                 await anyio.sleep(60)
-                assert len(rig.calls("wait_ready")) < 120
-                assert len(rig.calls("poll")) < 25
+                waits, polls = len(rig.calls("wait_ready")), len(rig.calls("poll"))
+                assert polls <= waits < 40, "one fetch for each refusal, so that the partitions that can be read go on"
                 with pytest.raises(DataError, match="a row of one of them"):
                     await anext(consumer)
                 await rig.append(P0, b"a")
