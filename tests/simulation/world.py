@@ -79,11 +79,6 @@ MODES: dict[Mode, int] = {
     "after_nth": 2,
     "after_head": 2,
 }
-CRASHES_BEFORE_THE_MARK = False
-"""Whether the log crashes also between a growth and the write by which a group keeps in mind that partitions came late.
-
-These are two transactions, and in between a group forgets it (K56); True when they are one.
-"""
 AT_LEAST_ONCE: frozenset[Mode] = frozenset(("disabled", "finished", "after_each", "after_nth", "after_head"))
 """Modes that lose nothing, whatever happens; with a timer beside them they do."""
 
@@ -171,8 +166,6 @@ class World:
         self._writer = FaultLayer(log)
         self.members = [Member(self, number) for number in range(1 if plan.follows else MEMBERS)]
         self.shared: Shared | None = None
-        self._is_marked = anyio.Event()
-        self._is_marked.set()
         store: Any = log.store
         self._store_for_real: Callable[[StoreOffset], Answer] = store._store
         store._store = self._watch_store
@@ -407,16 +400,9 @@ class World:
         self.history.add(Acted(anyio.current_time(), "heal", member.name))
 
     async def _crash(self, _: Member) -> None:
-        await self._marked()
         self.log.crash()
         await anyio.sleep(self.chance.choice([0.0, 0.1, 1.0]))
         self.log.restart()
-
-    async def _marked(self) -> None:
-        """See `CRASHES_BEFORE_THE_MARK`."""
-        if self.plan.is_group and not (CRASHES_BEFORE_THE_MARK or self._is_marked.is_set()):
-            with anyio.move_on_after(0.2):
-                await self._is_marked.wait()
 
     async def _storm(self, _: Member) -> None:
         stormy = replace(self.plan.faults, lose_request=0.0, lose_reply=0.0, not_accepted=0.3, capacity=0.3)
@@ -450,7 +436,6 @@ class World:
     async def _crash_soon(self) -> None:
         """Before, while, or after what is being done becomes durable."""
         await anyio.sleep(self._apart.uniform(0.0, 0.1))
-        await self._marked()
         self.history.add(Acted(anyio.current_time(), "crash"))
         self.log.crash()
         await anyio.sleep(self._apart.choice([0.0, 0.1]))
@@ -562,7 +547,6 @@ class World:
     def _watch_save(self, job: SaveGroup) -> None:
         """The truth about who owns what, likewise."""
         self._save_for_real(job)
-        self._is_marked.set()
         if job.state is None:
             return
         members = decode_group(job.state).members
@@ -574,7 +558,7 @@ class World:
 
     def _watch_grow(self, job: GrowTopic) -> TopicState:
         """The truth about the partitions there are, likewise."""
-        before, self._is_marked = len(self.partitions), anyio.Event()
+        before = len(self.partitions)
         state = self._grow_for_real(job)
         self.history.add(Grown(anyio.current_time(), range(before, len(self.partitions))))
         return state
