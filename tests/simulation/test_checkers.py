@@ -16,7 +16,7 @@ import pytest
 
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff
-from tarry._core.fetches import Fetches
+from tarry._core.fetches import Fetches, Plan
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
 from tarry._core.stopped import Stopped
@@ -195,6 +195,16 @@ def what_is_refused_does_not_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stopped, "_longer", wrong)
 
 
+def what_is_refused_together_is_asked_for_together(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Worker, refused: Plan, _: object) -> bool:
+        for partition in refused.partitions:
+            self._fetches.ready(partition)
+        await anyio.sleep(0.005)
+        return True
+
+    patch.setattr(Worker, "_fetch_singly", wrong)
+
+
 def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
     def wrong(self: Worker, _: TopicPartition) -> Start:
         return self._start
@@ -233,6 +243,7 @@ MISTAKES: list[tuple[Patch, str]] = [
     (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
     (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
+    (what_is_refused_together_is_asked_for_together, r"was lastingly refused too often"),
 ]
 
 
