@@ -709,6 +709,9 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             closing[event.run.member] = event.run
         elif isinstance(event, Opened):
             closing.pop(event.run.member, None)
+            for number in event.run.partitions or ():
+                if number in paused:  # by the run before; its last request may still be on its way
+                    paused[number] = (paused[number][0], min(paused[number][1], event.at + GRACE + TICK))
         elif isinstance(event, Shared):
             revoking |= event.revoking
             owners = {number: ownership for number, (_, ownership) in event.owners.items()}

@@ -21,7 +21,7 @@ from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
 from tarry._core.stopped import Stopped
 from tarry._core.waiters import Parked, Waiters
-from tarry.abc import FetchTarget
+from tarry.abc import FetchTarget, PartitionId, StoreOffset
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
 from tarry.consumer.consumer import Consumer
@@ -32,8 +32,8 @@ from tarry.consumer.worker import Worker
 from tarry.errors import UndecodableMessage
 from tarry.testing import Call
 from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
-from tests.simulation.checkers import every_request_ends_in_time, judge
-from tests.simulation.history import Answered, Asked, History, Led
+from tests.simulation.checkers import every_request_ends_in_time, judge, only_the_last_word_lowers
+from tests.simulation.history import Answered, Asked, History, Led, Opened, Run, Stored, Undecoded
 from tests.simulation.world import simulate
 
 SEEDS = 150
@@ -271,3 +271,13 @@ def test_a_wait_that_stays_where_its_partition_was_is_found(ends_at: float, is_f
     call.outcome = "cancelled"
     history.events.append(Answered(ends_at, "m0", call))
     assert any("which has moved" in line for line in every_request_ends_in_time(history)) == is_found
+
+
+@pytest.mark.parametrize(("at", "is_found"), [(1.0, False), (3.0, False), (9.0, True)])
+def test_what_does_not_decode_excuses_its_run_alone(at: float, is_found: bool) -> None:
+    first, second = (Run("m0", number, "on_poll", [0], 10, 1.0, is_slow=False) for number in (1, 2))
+    lower = Stored(at, 0, 5, 1, StoreOffset(PartitionId(0), "name:billing", Offset(1), lower=True))
+    history = History()
+    history.events += [Opened(0.0, first), Undecoded(0.5, first, 0, 0, 2, b"x"), Opened(2.0, second), lower]
+    history.events.sort(key=lambda event: event.at)
+    assert any("is lowered" in line for line in only_the_last_word_lowers(history)) == is_found
