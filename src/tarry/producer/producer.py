@@ -189,7 +189,7 @@ class Producer(Generic[T]):
             except TopicNotFound as error:
                 left = [(index, message) for index, message in enumerate(outgoing) if index not in receipts]
                 await self._append_all(await self._encode_again(info, left, error), receipts)
-        except TarryError as error:
+        except Exception as error:  # of a partitioner too, which is asked again for another topic
             unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
             raise SendFailed(
                 f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
