@@ -247,8 +247,8 @@ class TestEncodingInTurns:
         async with opened() as rig, typed(rig, codec) as producer:
             await anyio.sleep(5.0)
             rig.script.on("describe_topic", do=delay(0.1))
+            ordered: list[Background] = []
             async with anyio.create_task_group() as tasks:
-                ordered: list[Background] = []
                 for count in (2 * PART_MESSAGES, 1, 2 * PART_MESSAGES, 1):
                     ordered.append(start(tasks, partial(producer.send_many, ["a"] * count)))
                     await anyio.sleep(0.01)
