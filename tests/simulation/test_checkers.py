@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tarry._core.arrivals import Arrivals
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff
 from tarry._core.fetches import Fetches, Plan
@@ -212,6 +213,15 @@ def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_start_of", wrong)
 
 
+def a_crash_makes_a_group_forget_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:
+    resume = Arrivals.resume
+
+    def wrong(self: Arrivals, partitions: Any, late: Any, _: object) -> bool:
+        return resume(self, partitions, late, None)
+
+    patch.setattr(Arrivals, "resume", wrong)
+
+
 def an_error_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
     init = UndecodableMessage.__init__
 
@@ -241,6 +251,7 @@ MISTAKES: list[tuple[Patch, str]] = [
     (every_return_is_the_nth, r"while it reads"),
     (one_that_is_stopped_stops_all, r"stalled"),
     (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
+    (a_crash_makes_a_group_forget_what_it_has_seen, r"stalled|were not its to store"),
     (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
     (what_is_refused_together_is_asked_for_together, r"was lastingly refused too often"),
