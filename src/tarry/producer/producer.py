@@ -174,7 +174,8 @@ class Producer(Generic[T]):
         They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another. Many
         are encoded a part in each turn of the event loop, all of them before the first one is sent.
 
-        Cancellation: while they are being encoded nothing was sent.
+        Cancellation: while they are being encoded nothing was sent, but when that is done anew for a topic that was
+        created again (K57).
 
         Raises:
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
