@@ -59,7 +59,7 @@ STAY_MAX = 0.6
 IDLE_REQUESTS_MAX = 30
 """Requests of one member to one leader that bring nothing within a second in which nothing changes."""
 LASTING_REFUSALS_MAX = 25
-"""Lasting refusals of one partition in a session within a second; what is answered in between begins a new row."""
+"""Lasting refusals of the same partitions in a session within a second; an answer in between begins a new row."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
     ("readiness waits", lambda call: call.operation == "wait_ready", 1),
     ("fetches", lambda call: call.operation == "poll", 1),
@@ -681,12 +681,15 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
 
 @checker
 def who_is_lastingly_refused_rests(history: History) -> Iterator[str]:
-    """C109: of a partition six requests in a row are refused, and then one after each cool-down."""
-    refused: dict[tuple[int, TopicPartition], deque[float]] = defaultdict(deque)
+    """C109: of a partition six requests in a row are refused, and then one after each cool-down.
+
+    Nor is the same fetch of several asked for again and again: after a refusal each is asked for alone.
+    """
+    refused: dict[tuple[int, frozenset[TopicPartition]], deque[float]] = defaultdict(deque)
     for event in history.of(Fault):
-        if event.kind != "damage" or event.call is None or not _is_of_one(event.call):
+        if event.kind != "damage" or event.call is None or event.call.operation == "store_offset":
             continue
-        times = refused[id(event.call.session), named(event.call)[0]]
+        times = refused[id(event.call.session), frozenset(named(event.call))]
         times.append(event.at)
         while times[0] < event.at - 1.0:
             times.popleft()
@@ -729,6 +732,9 @@ def only_the_last_word_lowers(history: History) -> Iterator[str]:
             closing[event.run.member] = event.run
         elif isinstance(event, Opened):
             closing.pop(event.run.member, None)
+            for number in event.run.partitions or ():
+                if number in paused:  # by the run before; its last request may still be on its way
+                    paused[number] = (paused[number][0], min(paused[number][1], event.at + GRACE + TICK))
         elif isinstance(event, Shared):
             revoking |= event.revoking
             owners = {number: ownership for number, (_, ownership) in event.owners.items()}

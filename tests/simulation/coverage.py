@@ -93,6 +93,7 @@ PAIRS = (
     "growth with work in hand",
     "growth during readiness wait",
     "crash right after growth",
+    "crash before a group has saved a growth",
     "what came late is read in a group",
     "what came late is read by who follows the topic",
     "rebalance of what came late",
@@ -127,6 +128,7 @@ class Watch:
         self.late: set[int] = set()
         self.undecoded: dict[tuple[int, int], Run] = {}
         self.grown_at = -1.0
+        self.is_unsaved = False
 
     def look(self, event: Event) -> Iterator[str]:
         """What this event means at this moment; then it is taken in."""
@@ -137,7 +139,7 @@ class Watch:
                 yield from self._fault(event)
             case Shared():
                 yield from self._rebalance(event)
-                self.shared = event
+                self.shared, self.is_unsaved = event, False
             case Led():
                 yield from self._leading(event)
                 self.led = event
@@ -204,7 +206,7 @@ class Watch:
     def _growth(self, event: Grown) -> Iterator[str]:
         yield "growth"
         self.late.update(event.partitions)
-        self.grown_at = event.at
+        self.grown_at, self.is_unsaved = event.at, bool(self.shared.members)
         if any(self.hands.values()):
             yield "growth with work in hand"
         if any(call.operation == "wait_ready" for calls in self.out.values() for call in calls):
@@ -244,6 +246,8 @@ class Watch:
         yield kind
         if kind == "crash" and event.at <= self.grown_at + RIGHT_AFTER_S:
             yield "crash right after growth"
+            if self.is_unsaved:
+                yield "crash before a group has saved a growth"
         if kind == "crash":
             calls = [call for calls in self.out.values() for call in calls]
             names = {"store_offset": "store"} | dict.fromkeys(GROUP_CHANGES, "change of group")

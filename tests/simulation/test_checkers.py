@@ -14,14 +14,15 @@ from typing import Any
 import anyio
 import pytest
 
+from tarry._core.arrivals import Arrivals
 from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff
-from tarry._core.fetches import Fetches
+from tarry._core.fetches import Fetches, Plan
 from tarry._core.groups import Group, Member
 from tarry._core.positions import Positions
 from tarry._core.stopped import Stopped
 from tarry._core.waiters import Parked, Waiters
-from tarry.abc import FetchTarget
+from tarry.abc import FetchTarget, PartitionId, StoreOffset
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
 from tarry.consumer.consumer import Consumer
@@ -32,8 +33,8 @@ from tarry.consumer.worker import Worker
 from tarry.errors import UndecodableMessage
 from tarry.testing import Call
 from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
-from tests.simulation.checkers import every_request_ends_in_time, judge
-from tests.simulation.history import Answered, Asked, History, Led
+from tests.simulation.checkers import every_request_ends_in_time, judge, only_the_last_word_lowers
+from tests.simulation.history import Answered, Asked, History, Led, Opened, Run, Stored, Undecoded
 from tests.simulation.world import simulate
 
 SEEDS = 150
@@ -195,11 +196,30 @@ def what_is_refused_does_not_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stopped, "_longer", wrong)
 
 
+def what_is_refused_together_is_asked_for_together(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Worker, refused: Plan, _: object) -> bool:
+        for partition in refused.partitions:
+            self._fetches.ready(partition)
+        await anyio.sleep(0.005)
+        return True
+
+    patch.setattr(Worker, "_fetch_singly", wrong)
+
+
 def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
     def wrong(self: Worker, _: TopicPartition) -> Start:
         return self._start
 
     patch.setattr(Worker, "_start_of", wrong)
+
+
+def a_crash_makes_a_group_forget_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:
+    resume = Arrivals.resume
+
+    def wrong(self: Arrivals, partitions: Any, late: Any, _: object) -> bool:
+        return resume(self, partitions, late, None)
+
+    patch.setattr(Arrivals, "resume", wrong)
 
 
 def an_error_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
@@ -242,10 +262,12 @@ MISTAKES: list[tuple[Patch, str]] = [
     (every_return_is_the_nth, r"while it reads"),
     (one_that_is_stopped_stops_all, r"stalled"),
     (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
+    (a_crash_makes_a_group_forget_what_it_has_seen, r"stalled|were not its to store"),
     (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
     (what_is_refused_does_not_rest, r"was lastingly refused too often"),
     (nobody_looks_at_everything, r"watches .* and not"),
     (what_was_fetched_is_not_looked_at, r"watches .* and not"),
+    (what_is_refused_together_is_asked_for_together, r"was lastingly refused too often"),
 ]
 
 
@@ -273,3 +295,13 @@ def test_a_wait_that_stays_where_its_partition_was_is_found(ends_at: float, is_f
     call.outcome = "cancelled"
     history.events.append(Answered(ends_at, "m0", call))
     assert any("which has moved" in line for line in every_request_ends_in_time(history)) == is_found
+
+
+@pytest.mark.parametrize(("at", "is_found"), [(1.0, False), (3.0, False), (9.0, True)])
+def test_what_does_not_decode_excuses_its_run_alone(at: float, is_found: bool) -> None:
+    first, second = (Run("m0", number, "on_poll", [0], 10, 1.0, is_slow=False) for number in (1, 2))
+    lower = Stored(at, 0, 5, 1, StoreOffset(PartitionId(0), "name:billing", Offset(1), lower=True))
+    history = History()
+    history.events += [Opened(0.0, first), Undecoded(0.5, first, 0, 0, 2, b"x"), Opened(2.0, second), lower]
+    history.events.sort(key=lambda event: event.at)
+    assert any("is lowered" in line for line in only_the_last_word_lowers(history)) == is_found

@@ -37,6 +37,7 @@ RARE = (
     "rebalance of a stopped partition",
     "shutdown with a stopped partition",
     "crash right after growth",
+    "crash before a group has saved a growth",
     "what came late is read by who follows the topic",
     "others go on beside what does not decode",
 )

@@ -167,6 +167,7 @@ class World:
         self._writer = FaultLayer(log)
         self.members = [Member(self, number) for number in range(1 if plan.follows else MEMBERS)]
         self.shared: Shared | None = None
+        self._grown = anyio.Event()
         store: Any = log.store
         self._store_for_real: Callable[[StoreOffset], Answer] = store._store
         store._store = self._watch_store
@@ -435,8 +436,11 @@ class World:
         member.go_on(chosen)
 
     async def _crash_soon(self) -> None:
-        """Before, while, or after what is being done becomes durable."""
-        await anyio.sleep(self._apart.uniform(0.0, 0.1))
+        """Before or after a growth becomes durable, or just then."""
+        if self._apart.random() < 0.8:
+            await self._grown.wait()
+        else:
+            await anyio.sleep(self._apart.uniform(0.0, 0.1))
         self.history.add(Acted(anyio.current_time(), "crash"))
         self.log.crash()
         await anyio.sleep(self._apart.choice([0.0, 0.1]))
@@ -446,7 +450,7 @@ class World:
         """The topic gains partitions while members read, and is written to at once: nothing there is skipped (K56)."""
         await anyio.sleep(self._apart.choice([0.1, 0.3, 0.6]))
         wanted = PARTITIONS + self.plan.grows
-        if self._apart.random() < 0.4:
+        if self._apart.random() < 0.5:
             tasks.start_soon(self._crash_soon)
         while len(self.partitions) < wanted:
             try:
@@ -561,6 +565,7 @@ class World:
         """The truth about the partitions there are, likewise."""
         before = len(self.partitions)
         state = self._grow_for_real(job)
+        self._grown.set()
         self.history.add(Grown(anyio.current_time(), range(before, len(self.partitions))))
         return state
 

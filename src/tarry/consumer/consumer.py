@@ -144,11 +144,10 @@ class Consumer(Generic[T]):
             stop=self._stop_cursor,
         )
         self._hand = self._handing.machine
-        is_paced = reads.identity.kind == "group" and commit.mode != "each_batch"  # whose lists are what was fetched
         self._lists = Lists[T](
             self._fetches,
             typed=None if decode_value is None else Typed(decode_value),
-            pace=Pace() if is_paced else None,
+            pace=Pace() if reads.identity.kind == "group" else None,
             stop=self._stop_at,
         )
         self._cursor: Iterator[Message[T]] = iter(())
@@ -384,16 +383,16 @@ class Consumer(Generic[T]):
 
     def _load(self, segment: Segment) -> None:
         """Put the cursor at the beginning of a list."""
-        part, messages = self._lists.next(segment, self._standing.now())
+        part, messages, end = self._lists.next(segment, self._standing.now())
         self._advice.reads_plainly()
         cursor = iter(messages)
         self._hand.give_list(part, partial(length_hint, cursor))  # exact for a list
         self._cursor = cursor
         if self._commit.mode in AT_HAND_OVER:  # the others pay nothing for these
-            self._cursor = map(partial(self._tell_handed, segment.last), cursor)
+            self._cursor = map(partial(self._tell_handed, end), cursor)
 
     def _tell_handed(self, end: Offset, message: Message[T]) -> Message[T]:
-        """A message out of a list that ends at `end` is handed over: the mode may store it right now (C43-C45)."""
+        """A message of what was fetched up to `end` is handed over: the mode may store it right now (C43-C45)."""
         origin, offset = message.origin, message.offset
         if self._positions.holds(origin) and self._commits.handed_over(origin.partition, offset, offset, end=end):
             self._storing.queue(origin.partition)

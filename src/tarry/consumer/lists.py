@@ -18,7 +18,7 @@ from tarry._core.pace import MOST, Pace
 from tarry._wire.batch import decode
 from tarry.consumer.typed import PART_MESSAGES, Typed
 from tarry.errors import DataError
-from tarry.types import Decode, Message, Segment, T
+from tarry.types import Decode, Message, Offset, Segment, T
 
 
 class Gathered(NamedTuple, Generic[T]):
@@ -57,8 +57,8 @@ class Lists(Generic[T]):
         if self._pace is not None:
             self._pace.done(now)
 
-    def next(self, segment: Segment, now: float) -> tuple[Segment, list[Message[T]]]:
-        """Make a list of the front of a segment that was taken.
+    def next(self, segment: Segment, now: float) -> tuple[Segment, list[Message[T]], Offset]:
+        """Make a list of the front of a segment that was taken; the offset is where that ends, or stops to decode.
 
         Raises:
             DataError: it begins with what does not decode.
@@ -69,10 +69,10 @@ class Lists(Generic[T]):
         if self._pace is not None:
             self._pace.gave(head.count, now)
         if self._typed is not None:
-            (head,), read, _ = self._decode(self._typed, [head])
-            return head, read(head)
+            (head,), read, is_whole = self._decode(self._typed, [head])
+            return head, read(head), segment.last if is_whole else head.last
         try:
-            return head, self.read(head)
+            return head, self.read(head), segment.last
         except DataError as error:
             self._stop(head, error)
             raise

@@ -160,12 +160,11 @@ class Producer(Generic[T]):
             LogFull, LogBusy, LogUnavailable: it was not written.
         """
         outgoing = Outgoing(value, key, headers, partition, timestamp_ms)
-        info = await self._topic_now([outgoing])
-        message = self._encode(info, 0, outgoing)
+        info, (message,) = await self._encode_now([outgoing])
         try:
             receipts = await self._append(message.partition, [message])
         except TopicNotFound as error:
-            message = self._encode(await self._other_topic(info, error), 0, outgoing)
+            (message,) = await self._encode_again(info, [(0, outgoing)], error)
             receipts = await self._append(message.partition, [message])
         return receipts[0]
 
@@ -175,24 +174,23 @@ class Producer(Generic[T]):
         They are split by partition and cut into batches of at most 1,000 records and 256 KiB, one after another. Many
         are encoded a part in each turn of the event loop, all of them before the first one is sent.
 
-        Cancellation: while they are being encoded nothing was sent.
+        Cancellation: while they are being encoded nothing was sent, but when that is done anew for a topic that was
+        created again (K57).
 
         Raises:
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
         outgoing = [_outgoing(message) for message in messages]
-        info = await self._topic_now(outgoing)
-        encoded = await self._encode_all(info, list(enumerate(outgoing)))
+        info, encoded = await self._encode_now(outgoing)
         receipts: dict[int, Receipt] = {}
         try:
             try:
                 await self._append_all(encoded, receipts)
             except TopicNotFound as error:
-                info = await self._other_topic(info, error)
                 left = [(index, message) for index, message in enumerate(outgoing) if index not in receipts]
-                await self._append_all(await self._encode_all(info, left), receipts)
-        except TarryError as error:
+                await self._append_all(await self._encode_again(info, left, error), receipts)
+        except Exception as error:  # of a partitioner too, which is asked again for another topic
             unsent = [message for index, message in enumerate(outgoing) if index not in receipts]
             raise SendFailed(
                 f"{len(unsent)} of {len(outgoing)} messages for {self._topic!r} were not confirmed: {error}",
@@ -208,23 +206,27 @@ class Producer(Generic[T]):
             answers = await self._append(batch[0].partition, batch)
             receipts.update((message.place, answer) for message, answer in zip(batch, answers, strict=True))
 
-    async def _topic_now(self, messages: Sequence[Outgoing[T]]) -> TopicInfo:
-        """The topic as it was a short time ago; it may have grown since (K56).
+    async def _encode_now(self, messages: Sequence[Outgoing[T]]) -> tuple[TopicInfo, list[_Encoded]]:
+        """Encode all of a call for the topic as it was a short time ago; it may have grown since (K56).
 
-        Sends that begin while one looks wait behind it, so that they reach the log in the order in which they began.
+        Sends that begin while one looks, or encodes, wait behind it, so that they reach the log in the order in which
+        they began: whoever comes out of here is not interrupted before its first batch is handed over.
         """
-        info = self._open()
-        if not self._front.locked() and not self._is_to_look(info, messages):
-            return info
+        info, placed = self._open(), list(enumerate(messages))
+        is_short = len(messages) <= PART_MESSAGES
+        if is_short and not self._front.locked() and not self._is_to_look(info, messages):
+            return info, await self._encode_all(info, placed)
         async with self._front:
             info = self._info or info
-            if not self._is_to_look(info, messages):
-                return info
-            # Whatever comes of it: the send that follows says what is wrong, if it is still so.
-            return await self._ask(info)
+            if self._is_to_look(info, messages):
+                # Whatever comes of it: the send that follows says what is wrong, if it is still so.
+                info = await self._ask(info)
+            return info, await self._encode_all(info, placed)
 
-    async def _other_topic(self, info: TopicInfo, error: TopicNotFound) -> TopicInfo:
-        """The topic that took the place of the one that a send went by, of which nothing was appended (K57).
+    async def _encode_again(
+        self, info: TopicInfo, placed: Sequence[tuple[int, Outgoing[T]]], error: TopicNotFound
+    ) -> list[_Encoded]:
+        """Encode for the topic that took the place of the one that a send went by, what was not appended there (K57).
 
         Raises:
             TopicNotFound: `error`, since there is none.
@@ -233,9 +235,9 @@ class Producer(Generic[T]):
             now = self._info or info
             if _histories(now) == _histories(info):  # else somebody else has looked meanwhile
                 now = await self._ask(info)
-        if _histories(now) == _histories(info):
-            raise error
-        return now
+            if _histories(now) == _histories(info):
+                raise error
+            return await self._encode_all(now, placed)
 
     async def _ask(self, info: TopicInfo) -> TopicInfo:
         """What the log says of the topic; `info`, which is known, when it does not say."""
@@ -260,19 +262,16 @@ class Producer(Generic[T]):
             ) from self._cause
         return self._info
 
-    async def _encode_all(self, info: TopicInfo, messages: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:
+    async def _encode_all(self, info: TopicInfo, placed: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:
         """Encode messages, each with its place in the call.
 
         An encoder of a user may be slow: what does not fit into one turn lets others have theirs (K91).
         """
-        if len(messages) <= PART_MESSAGES:
-            return [self._encode(info, place, message) for place, message in messages]
         encoded: list[_Encoded] = []
-        async with self._front:
-            for place, message in messages:
-                if encoded and len(encoded) % PART_MESSAGES == 0:
-                    await anyio.lowlevel.checkpoint()
-                encoded.append(self._encode(info, place, message))
+        for place, message in placed:
+            if encoded and len(encoded) % PART_MESSAGES == 0:
+                await anyio.lowlevel.checkpoint()
+            encoded.append(self._encode(info, place, message))
         return encoded
 
     def _encode(self, info: TopicInfo, index: int, given: Outgoing[T]) -> _Encoded:

@@ -345,6 +345,28 @@ class TestABodyThatNeverAwaits:
                 assert commit.mode == "disabled" or len(stored) >= 3
                 await reading.cancel()
 
+    @rule("K18", "C44")
+    @virtual(seeds=2)
+    async def test_others_have_their_turns_before_a_batch_is_stored_at_its_end(self) -> None:
+        async with opened(1, session_timeout=1.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 40)
+            turns: list[float] = []
+
+            async def tick() -> None:
+                while True:
+                    await anyio.sleep(0.1)
+                    turns.append(anyio.current_time())
+
+            async with rig.member(commit=AutoCommit.each_batch(), heartbeat_interval=0.25) as consumer:
+                tasks.start_soon(tick)
+                for at in range(40):
+                    assert (await anext(consumer)).offset == at
+                    block(0.1)
+                assert len(turns) > 10
+                await anyio.sleep(0.1)
+                assert rig.group_stored(P0) == 39
+                tasks.cancel_scope.cancel()
+
     @rule("K18", "K06")
     @virtual(seeds=2)
     async def test_after_a_block_a_slow_one_gets_nothing_of_the_old_ownership(self) -> None:
@@ -372,7 +394,7 @@ class TestABodyThatNeverAwaits:
 
     @rule("C44", "K18")
     @virtual()
-    async def test_a_mode_that_stores_at_the_end_of_a_batch_has_it_whole(self) -> None:
+    async def test_a_mode_that_stores_at_the_end_of_a_batch_waits_for_all_of_it(self) -> None:
         async with opened(1) as rig:
             await rig.fill(P0, 20)
             async with rig.member(commit=AutoCommit.each_batch(), poll=PollOptions(count=20)) as consumer:

@@ -56,9 +56,9 @@ def test_a_list_is_as_long_as_a_turn_may_take_and_the_rest_comes_next(
 ) -> None:
     read_ahead = fetches()
     lists = Lists[object](read_ahead, typed=Typed(bytes) if is_typed else None, pace=pace, stop=nobody)
-    part, messages = lists.next(segment(), 0.0)
+    part, messages, end = lists.next(segment(), 0.0)
     assert [message.offset for message in messages] == list(range(length))
-    assert (part.first, part.last) == (0, length - 1)
+    assert (part.first, part.last, end) == (0, length - 1, COUNT - 1)
     rest = read_ahead.take()
     assert (rest is None) == (length == COUNT)
     assert rest is None or (rest.first, rest.last) == (length, COUNT - 1)

@@ -499,3 +499,14 @@ async def test_what_was_committed_behind_a_bad_message_is_brought_back_before_th
             assert (rig.stored(P0), rig.stored(P1)) == (1, 2)
             await consumer.seek(P0, 3)
             assert sorted(places(await take(consumer, 4))) == [(0, 3), (0, 4), (1, 1), (1, 2)]
+
+
+@rule("C44")
+@virtual()
+async def test_a_list_in_front_of_what_does_not_decode_is_stored_with_its_last_message() -> None:
+    async with opened() as rig:
+        await rig.append(P0, b"1", b"2", b"x", b"4")
+        async with rig.typed(int, commit=AutoCommit.each_batch()) as consumer:
+            await take(consumer, 2)
+            await anyio.sleep(1.0)
+            assert rig.stored(P0) == 1

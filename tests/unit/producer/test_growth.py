@@ -17,6 +17,8 @@ from tests.unit.consumer.rig import P0, P1, Rig, T, opened
 from tests.virtual import virtual
 
 KEYS = [str(number).encode() for number in range(40)]
+CHOICES: dict[tuple[int, bytes | None], int] = {(5, b"0"): 0, (5, b"4"): 4}
+"""What a partitioner chooses that knows topics of 5 partitions alone."""
 
 
 @rule("K56")
@@ -159,6 +161,20 @@ class TestCreatedAgain:
             with pytest.raises(SendFailed, match="has 1 partitions") as failed:
                 await producer.send_many([Outgoing(b"v", partition=0), Outgoing(b"v", partition=1)])
             assert (len(failed.value.receipts), len(failed.value.unsent)) == (1, 1)
+
+    @rule("K57", "P11")
+    @virtual()
+    async def test_what_was_written_is_told_when_the_partitioner_does_not_get_on(self) -> None:
+        async with (
+            opened(5) as rig,
+            rig.client.producer(T, partitioner=lambda key, _, count: CHOICES[count, key]) as each,
+        ):
+            await recreate(rig, 2)
+            with pytest.raises(SendFailed) as failed:
+                await each.send_many([Outgoing(b"v", key=b"0"), Outgoing(b"v", key=b"4")])
+            assert isinstance(failed.value.__cause__, KeyError)
+            assert len(failed.value.receipts) == 1
+            assert failed.value.unsent == [Outgoing(b"v", key=b"4")]
 
     @rule("K57")
     @virtual()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -15,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, field_seriali
 
 from tarry import ConfigTypeError, MessageTooLarge, Outgoing, Producer, Start, UnencodableValue
 from tarry.producer.producer import PART_MESSAGES
+from tarry.testing import delay
 from tests.marks import named, rule
-from tests.unit.consumer.rig import P0, Rig, opened, start, take
+from tests.unit.consumer.rig import P0, Background, Rig, opened, start, take
 from tests.virtual import virtual
 
 
@@ -237,6 +239,20 @@ class TestEncodingInTurns:
             assert (await producer.send("b")).offset > 0
             await many.done.wait()
             assert many.result[0].offset == 0
+
+    @rule("P9", "K56")
+    @virtual(seeds=5)
+    async def test_nor_while_it_looks_for_new_partitions_or_waits_for_one_in_front_of_it(self) -> None:
+        codec = Rot13()
+        async with opened() as rig, typed(rig, codec) as producer:
+            await anyio.sleep(5.0)
+            rig.script.on("describe_topic", do=delay(0.1))
+            ordered: list[Background] = []
+            async with anyio.create_task_group() as tasks:
+                for count in (2 * PART_MESSAGES, 1, 2 * PART_MESSAGES, 1):
+                    ordered.append(start(tasks, partial(producer.send_many, ["a"] * count)))
+                    await anyio.sleep(0.01)
+            assert [each.result[0].offset for each in ordered] == [0, 1000, 1001, 2001]
 
     @rule("P9")
     @virtual()
