@@ -27,6 +27,7 @@ from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
 from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
+from tarry.consumer.resolving import Resolving
 from tarry.consumer.storing import Storing
 from tarry.consumer.watching import Watching
 from tarry.consumer.worker import Worker
@@ -207,10 +208,10 @@ def what_is_refused_together_is_asked_for_together(patch: pytest.MonkeyPatch) ->
 
 
 def what_comes_late_begins_by_the_start_rule(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: Worker, _: TopicPartition) -> Start:
+    def wrong(self: Resolving, _: TopicPartition) -> Start:
         return self._start
 
-    patch.setattr(Worker, "_start_of", wrong)
+    patch.setattr(Resolving, "_start_of", wrong)
 
 
 def a_crash_makes_a_group_forget_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,13 @@ from tarry.consumer.lists import Lists
 from tarry.consumer.looking import Looking
 from tarry.consumer.membership import Hooks, Membership, Reader, warn_possibly_lost
 from tarry.consumer.reads import Reads, fill_count
+from tarry.consumer.resolving import gap_at
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.topics import Following, Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.typed import DecodeValue, Typed
-from tarry.consumer.worker import Loop, Worker, gap_at
+from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
     DataError,
@@ -813,7 +814,7 @@ class Consumer(Generic[T]):
             commits=self._commits if self._commits_on_poll else None,
             find=self._storing.find if self._reads.is_named else None,
             put_back=self._storing.put_back,
-            progress=self._storing.lanes,
+            lanes=self._storing.lanes,
             began=self._began,
             beside=beside,
             arrived=self._arrived,

@@ -5,7 +5,7 @@ could come in the wrong order, and the consumer would believe something else tha
 for each other, producers use no lane, and what is parked at the log holds none (C102): only immediate requests go
 through here.
 
-Not here: what is sent (`storing`, `worker`).
+Not here: what is sent (`storing`, `committing`).
 """
 
 from __future__ import annotations

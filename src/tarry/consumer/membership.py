@@ -342,7 +342,7 @@ class Membership:
         """Without notice: nothing is stored for them any more (C35-C37, Q6)."""
         if not self._keeps:
             self._reader.cut(partitions)
-        self._warn_dropped(self._worker.unread(partitions))
+        self._warn_dropped(self._worker.committing.unread(partitions))
         self._drop(partitions, lambda _: self._keeps)
         self._reader.interrupt()
         self._instruments.emit("partitions_lost", partitions=tuple(partitions))
@@ -351,7 +351,7 @@ class Membership:
 
     def _name_what_was_dropped(self) -> None:
         """What is being given up was cut, to be brought back by its last store, which nobody takes any more (Q6)."""
-        unread = self._worker.unread(self._leaving)  # `_lose` names these
+        unread = self._worker.committing.unread(self._leaving)  # `_lose` names these
         self._warn_dropped(at for at in self._leaving if self._keeps and at in self._positions and at not in unread)
 
     def _warn_dropped(self, dropped: Iterable[TopicPartition]) -> None:
@@ -414,7 +414,7 @@ class Membership:
         self._reader.cut(held)
         self._worker.forget(list(held), self._older_than(tenure))
         self._reader.interrupt()
-        busy = [at for at in held if self._reader.holds(at) or self._worker.commits_now(at)]
+        busy = [at for at in held if self._reader.holds(at) or self._worker.committing.is_out(at)]
         free = [at for at in partitions if at not in busy]
         if free:
             self._tasks.start_soon(self._give_up, free, tenure)
@@ -422,7 +422,7 @@ class Membership:
             self._tasks.start_soon(self._drain, partition, tenure, anyio.current_time() + wait_s)
 
     async def _drain(self, partition: TopicPartition, tenure: Tenure, deadline: float) -> None:
-        await self._worker.recall(partition, anyio.current_time() + self._options.drain_timeout)
+        await self._worker.committing.recall(partition, anyio.current_time() + self._options.drain_timeout)
         self._worker.forget([partition], self._older_than(tenure))
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], tenure))

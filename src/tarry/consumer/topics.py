@@ -6,7 +6,7 @@ go on; when it is created again they are begun anew (K57).
 
 In a group the assignment says all of that, and `membership` follows it; here is what a consumer without a group does.
 
-Not here: where a partition begins, stopping and telling (`worker`).
+Not here: where a partition begins (`resolving`), stopping and telling (`worker`).
 """
 
 from __future__ import annotations

@@ -306,6 +306,13 @@ class Watching:
             demand.over = True
             self._desk.arrived()
 
+    def end_asked(self) -> None:
+        """A `poll` is over: the log was asked up to the end of its wait, and says no."""
+        demand = self._fetches.demand
+        if demand is not None and demand.asked:
+            demand.over = True
+            self._desk.arrived()
+
 
 def rest(seconds: float) -> Rest:
     """A pause that begins now."""

@@ -1,24 +1,27 @@
-"""The loops that bring messages into the read-ahead: they resolve starts and fetch what is ready.
+"""The loops that bring messages into the read-ahead, and how they work together.
 
 Fetching belongs to these loops and never to a read call, so that a cancelled or timed-out read restarts nothing (C24).
+They run side by side, each wakes those that its news is for, and one that is held up holds up no other:
+
+- `resolving` gives each partition its position, and `routing` finds out who leads it;
+- *fetching* sends immediate polls for partitions that are ready, one at a time to each leader, so that a backlog on one
+  partition does not hide new messages on another;
+- `watching` keeps readiness waits over the idle ones (C72-C76), and says which are ready. With one partition alone,
+  fetching sends the deferred poll itself and nobody watches (C84);
+- `stopping` lets those rest that are lastingly refused, and says when they may be asked about again.
+
+Under commit-on-poll another loop fetches: a fetch is immediate, of one partition, one at a time, goes to the leader of
+that partition (C114), and goes out only while a reader waits (C59); `committing` guards it (C60), and brings back what
+nobody will read.
+
 What is fetched next is decided by `_core.fetches`, where by `_core.positions`, from whom by `_core.routes`; here
 requests are sent and answers taken in.
-
-Loops run side by side, so that a backlog on one partition does not hide new messages on another: *fetching* sends
-immediate polls for partitions that are ready, one at a time to each leader; `watching` keeps readiness waits over the
-idle ones (C72-C76); `routing` looks up who leads what. With one partition alone, fetching sends the deferred poll
-itself and nobody watches (C84).
-
-Under commit-on-poll a fetch is immediate, of one partition, one at a time, goes to the leader of that partition (C114),
-and goes out only while a reader waits (C59); it is guarded (C60): unless its fate becomes known, nothing that is
-believed to be stored counts.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -35,19 +38,20 @@ from tarry._core.gaps import Gap, Gaps
 from tarry._core.positions import Positions
 from tarry._core.routes import Routes
 from tarry._core.stopped import is_lasting
-from tarry._runtime.retry import may_pass
 from tarry._wire.batch import DECODE_BYTES
 from tarry.config import PollOptions
+from tarry.consumer import committing, resolving, watching
 from tarry.consumer.bell import Bell
+from tarry.consumer.committing import Committing
 from tarry.consumer.lanes import ProgressLanes
-from tarry.consumer.routing import LOOKUPS_MAX, Routing, side_by_side
+from tarry.consumer.resolving import Resolving
+from tarry.consumer.routing import Routing
 from tarry.consumer.standing import Standing
 from tarry.consumer.stopping import Stopping
-from tarry.consumer.watching import Desk, Watching, spacing
+from tarry.consumer.watching import Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
     FencedError,
-    OutcomeUnknown,
     TarryError,
     TopicNotFound,
     UncertainError,
@@ -92,23 +96,12 @@ class Direct:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
-@dataclass(slots=True, eq=False)
-class Committing:
-    """The committing fetch that is out. A stop of the loops does not reach into its scope (C63)."""
-
-    partition: TopicPartition
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
-    landed: anyio.Event = field(default_factory=anyio.Event)
-
-
 class Worker:
     """The loops of one consumer.
 
     Args:
-        commits: the marks that committing fetches move; None: fetches do not commit.
-        find: reads what is stored for a partition, before its start is resolved; None when nothing can be.
-        put_back: brings the stored offset of a partition back to what is finished.
-        progress: the lanes that committing fetches share with stores.
+        commits, lanes, put_back: see `Committing`.
+        find: see `Resolving`.
         began: called with the position that a partition was given by the start rule.
         beside: more loops that live and die with these.
         arrived: called whenever a reader should look again.
@@ -127,7 +120,7 @@ class Worker:
         commits: Commits | None,
         find: Callable[[TopicPartition], Awaitable[None]] | None,
         put_back: Callable[[TopicPartition], Awaitable[None]],
-        progress: ProgressLanes,
+        lanes: ProgressLanes,
         began: Callable[[TopicPartition, Position], None],
         beside: Sequence[Loop],
         arrived: Callable[[], None],
@@ -137,14 +130,8 @@ class Worker:
         cool_down_s: float,
     ) -> None:
         self._standing = standing
-        self._start = start
-        self._poll = poll
         self._positions = positions
         self._fetches = fetches
-        self._commits = commits
-        self._find = find
-        self._put_back = put_back
-        self._progress = progress
         self._began = began
         self._beside = beside
         self._arrived = arrived
@@ -166,31 +153,48 @@ class Worker:
             unknown=self._unknown,
             random=random,
         )
+        self._resolving = Resolving(
+            standing,
+            self._routes,
+            positions,
+            resolving.Desk(self._begun, self._report_refusal, self._count_lasting),
+            start=start,
+            find=find,
+            stopping=self._stopping,
+            bell=self._bell,
+            random=random,
+        )
         self._watching = Watching(
             standing,
             self._routes,
             fetches,
-            Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._nudge),
+            watching.Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._nudge),
             poll=poll,
             bell=self._bell,
             random=random,
         )
+        self.committing = Committing(
+            positions,
+            fetches,
+            self._stopped,
+            self._watching,
+            committing.Desk(self._free_lane, self._report_refusal, self._again),
+            commits=commits,
+            lanes=lanes,
+            put_back=put_back,
+            random=random,
+        )
         self._lanes: dict[str, Lane] = {}
         self._scope = anyio.CancelScope(shield=True)
-        self._first_round = anyio.Event()
         self._finished = anyio.Event()
-        self._postponed: dict[TopicPartition, int] = {}
         self._direct: Direct | None = None
-        self._committing: Committing | None = None
-        self._putting_back = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
-        self._unread: dict[TopicPartition, None] = {}  # what was committed of them and dropped is to be brought back
         self._gaps = Gaps(start.on_gap)
         self._histories: dict[TopicPartition, HistoryId] = {}
         self._errors: dict[TopicPartition | None, TarryError] = {}
         self._told: deque[TarryError] = deque(maxlen=TOLD_MAX)
         self.failure: ConsumerFailed | None = None
-        if commits is not None:
-            progress.freed = self.taken
+        if self.committing.is_on:
+            lanes.freed = self.taken
 
     @property
     def stopped(self) -> dict[TopicPartition, TarryError]:
@@ -206,13 +210,13 @@ class Worker:
                 async with anyio.create_task_group() as tasks:
                     for loop in self._beside:
                         tasks.start_soon(loop)
-                    tasks.start_soon(self._resolving)
+                    tasks.start_soon(self._resolving.run)
                     tasks.start_soon(self._routing.run)
                     tasks.start_soon(self._stopping.run)
                     with anyio.move_on_after(HEAD_START_S):
-                        await self._first_round.wait()
+                        await self._resolving.first_round.wait()
                         await self._routing.first_round.wait()
-                    tasks.start_soon(self._fetching)
+                    tasks.start_soon(self._fetching_to_commit if self.committing.is_on else self._fetching)
                     tasks.start_soon(self._watching.run)
         except Exception as error:  # noqa: BLE001  # it becomes the reader's error
             cause = _cause(error)
@@ -227,21 +231,9 @@ class Worker:
 
         A committing fetch has `limit_s` to come back; what it brings counts as not delivered (C63, C64).
         """
-        if self._committing is not None:
-            self._committing.scope.deadline = anyio.current_time() + limit_s
+        self.committing.limit(limit_s)
         self._scope.cancel()
         await self._finished.wait()
-
-    def commits_now(self, partition: TopicPartition) -> bool:
-        """A committing fetch of a partition is out."""
-        return self._committing is not None and self._committing.partition == partition
-
-    async def recall(self, partition: TopicPartition, deadline: float) -> None:
-        """Wait for the committing fetch of a partition, if one is out; past `deadline` it is withdrawn."""
-        out = self._committing
-        if out is not None and out.partition == partition:
-            out.scope.deadline = min(out.scope.deadline, deadline)
-            await out.landed.wait()
 
     def kick(self) -> None:
         """Something changed: every loop looks again, at all partitions, and waits that no longer fit are replaced."""
@@ -271,7 +263,7 @@ class Worker:
 
     def awaited(self) -> None:
         """A reader waits for a single message."""
-        if self._commits is not None and not self._fetches.is_awaited:
+        if self.committing.is_on and not self._fetches.is_awaited:
             self._fetches.is_awaited = True
             self.taken()
 
@@ -285,7 +277,7 @@ class Worker:
             self._stopped.succeeded(partition)
             self._begin_anew(partition)
             self._errors.pop(partition, None)
-            self._postponed.pop(partition, None)
+            self._resolving.forget(partition)
             self._fetches.bring_back(partition)
             self._fetches.void(partition, kept)
         self._withdraw(partitions)
@@ -305,13 +297,8 @@ class Worker:
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
         self._stopping.halt(partition, error)
-        if self._commits is not None:
-            self._unread[partition] = None
+        self.committing.leave_unread(partition)
         self._void(partition)
-
-    def unread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Which of these are halted, and what was committed behind the halt is not brought back yet."""
-        return [partition for partition in partitions if partition in self._unread]
 
     def gone(self, partition: TopicPartition) -> None:
         """The topic of a partition was deleted: it stops until it is `back`; the reader is told, unless he knows."""
@@ -336,7 +323,7 @@ class Worker:
     def _begin_anew(self, partition: TopicPartition) -> None:
         """No gap in front of it and nothing dropped behind it holds it back any more."""
         self._gaps.forget(partition)
-        self._unread.pop(partition, None)
+        self.committing.forget(partition)
 
     def raise_pending(self) -> None:
         """Raise what the reader has to know: each error once, the end of these loops every time."""
@@ -382,153 +369,40 @@ class Worker:
         if self._direct is not None and self._direct.partition in partitions:
             self._direct.scope.cancel()
 
-    # ------------------------------------------------------------------------------------------- resolving
-
-    async def _resolving(self) -> None:
-        refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)
-        while True:
-            unresolved = self._unresolved()
-            if not unresolved:
-                self._first_round.set()
-                await self._bell.heard("resolving")
-                continue
-            refusal = await self._resolve_all(unresolved, is_refused=refusals.count > 0)
-            self._first_round.set()
-            if refusal is None:
-                refusals.reset()
-            else:
-                self._report_refusal(refusal, refusals)
-                await anyio.sleep(refusals.pause())
-
-    def _unresolved(self) -> list[TopicPartition]:
-        return [partition for partition in self._positions.unresolved() if not self._stopped.holds(partition)]
-
-    async def _resolve_all(self, unresolved: Sequence[TopicPartition], *, is_refused: bool) -> TarryError | None:
-        """One round, 16 at a time, for each leader until one is refused; why the first of those was.
-
-        What is refused waits for the next round, at its end, and starves nobody; a leader that is away holds up those
-        of no other. While the log refuses, a round begins with a single question to each, so that a log that is away is
-        not asked for each partition.
-        """
-        failures: dict[TopicPartition, TarryError] = {}
-        refusing: dict[str | None, None] = {}
-
-        async def resolve(partition: TopicPartition) -> None:
-            leader = self._routes.leader(partition)
-            if leader in refusing:
-                return
-            refusal = await self._resolve(partition)
-            if refusal is None:
-                self._postponed.pop(partition, None)
-            else:
-                failures[partition] = refusal
-                refusing.update({leader: None, self._routes.leader(partition): None})  # it may be known by now
-                self._postponed[partition] = max(self._postponed.values(), default=0) + 1
-
-        order = sorted(unresolved, key=lambda partition: self._postponed.get(partition, 0))
-        firsts = {self._routes.leader(partition): partition for partition in reversed(order)}
-        first = dict.fromkeys(reversed(firsts.values())) if is_refused else {}
-        rest = [partition for partition in order if partition not in first]
-        for each in first, rest:
-            await side_by_side(resolve, each, LOOKUPS_MAX)
-        return next((failures[partition] for partition in order if partition in failures), None)
-
-    async def _resolve(self, partition: TopicPartition) -> TarryError | None:
-        """Ask where a partition starts, and what is stored for it (C26, C27, Q4); why it was refused, if it was."""
-        place = self._positions.get(partition)
-        if place is None or not place.is_open:
-            return None
-        try:
-            if self._find is not None:
-                await self._find(partition)
-            resolved = await self._standing.session.resolve(partition, self._start_of(partition))
-        except TarryError as error:
-            if not is_lasting(error):
-                return error
-            if self._positions.get(partition) is place:
-                self._count_lasting(partition, error)
-        else:
-            gap = gap_at(partition, resolved)
-            goes_on = gap is None or self._start.on_gap == "resume"
-            begin = max(resolved.position, resolved.log_start) if goes_on else resolved.position
-            if self._positions.resolved(partition, place.epoch, begin, resolved.history):
-                self._stopping.succeeded(partition)
-                self._note_history(partition, resolved.history)
-                self._began(partition, resolved.position)
-                if gap is not None:
-                    self._meet(gap)
-                self.kick()
-                self._arrived()
-        return None
-
-    def _start_of(self, partition: TopicPartition) -> Start:
-        """What came while this consumer or its group was there had been written for it (K56)."""
-        return Start.next() if partition in self._standing.session.assignment.late else self._start
-
     # ------------------------------------------------------------------------------------------- fetching
 
     async def _fetching(self) -> None:
+        """Polls for what is ready, side by side; for a partition that is alone, one that waits (C84)."""
         async with anyio.create_task_group() as tasks:
             while True:
-                if self._commits is not None:
-                    await self._put_back_stranded()
-                order = self._next_order()
-                if order is not None and self._commits is not None:
-                    await self._serve(order, tasks)
-                elif order is not None:
-                    tasks.start_soon(self._serve, order, tasks)
+                plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=len(self._routes.groups))
+                if plan is not None:
+                    tasks.start_soon(self._serve, self._order(plan), tasks)
                 elif self._alone() and not self._fetches.busy and not self._lane(self._active()[0]).rests:
                     await self._fetch_alone()
                 else:
                     await self._bell.heard("fetching")
 
-    def _next_order(self) -> Order | None:
-        if self._commits is not None:
-            plan = self._fetches.plan_committing(self._free_to_commit)
-        else:
-            lanes = len(self._routes.groups)
-            plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=lanes)
-        return None if plan is None else self._order(plan)
+    async def _fetching_to_commit(self) -> None:
+        """Polls that commit, one after another, once nothing is left that has to be brought back."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self.committing.put_back_stranded()
+                plan = self.committing.plan()
+                if plan is not None:
+                    await self._serve(self._order(plan), tasks)
+                else:
+                    await self._bell.heard("fetching")
 
     def _order(self, plan: Plan) -> Order:
         """A poll that goes out now."""
         self._fetches.started(plan)
         return Order(plan, [*map(self._target, plan.partitions)], [self._positions[at].epoch for at in plan.partitions])
 
-    async def _put_back_stranded(self) -> None:
-        """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
-        while (partition := self._next_stranded()) is not None:
-            place = self._positions[partition]
-            try:
-                await self._put_back(partition)
-            except TarryError as error:
-                self._report_refusal(error, self._putting_back)
-                self._end_asked()
-                if not (may_pass(error) or isinstance(error, FencedError)):  # who was fenced loses it, and names it
-                    self._unread.pop(partition, None)
-                    self._fetches.leave(partition)
-                await self._watching.pause("fetching", self._putting_back.pause())
-                continue
-            self._putting_back.reset()
-            self._unread.pop(partition, None)
-            again = self._fetches.strand(partition, self._positions.holds)
-            if again is not None and self._positions.get(partition) is place:
-                self._positions.fetch_again(partition, again)
-                self._gaps.forget(partition)  # it is met again, from there on
-                self.kick()
-
-    def _next_stranded(self) -> TopicPartition | None:
-        """One that is paused, or of which something was dropped that had been committed."""
-        return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
-
     def _free_lane(self, partition: TopicPartition) -> str | None:
         leader = self._routes.leader(partition)
         is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
         return leader if is_free and not self._stopped.holds(partition) else None
-
-    def _free_to_commit(self, partition: TopicPartition) -> str | None:
-        """Nothing of the partition is on its way that a committing fetch must not overtake (C101)."""
-        return self._free_lane(partition) if self._progress.is_free(partition) else None
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -553,7 +427,7 @@ class Worker:
 
     def _alone(self) -> bool:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
-        if self._commits is not None:
+        if self.committing.is_on:
             return False
         going = list(islice((at for at in self._positions if not self._stopped.holds(at)), 2))
         return len(going) == 1 and self._is_active(going[0])
@@ -595,20 +469,19 @@ class Worker:
             when the leader refused.
         """
         plan, epochs = order.plan, order.epochs
+        poll = partial(
+            self._standing.session.poll,
+            abc.Leader(str(plan.lane)),
+            order.targets,
+            count=plan.count,
+            max_bytes=plan.max_bytes,
+            min_count=min_count,
+            max_wait=max_wait,
+        )
         refusal: TarryError | None = None
         reply = abc.PollReply(())
         try:
-            with self._guard(plan):
-                reply = await self._standing.session.poll(
-                    abc.Leader(str(plan.lane)),
-                    order.targets,
-                    count=plan.count,
-                    max_bytes=plan.max_bytes,
-                    min_count=min_count,
-                    max_wait=max_wait,
-                    commit=self._commits is not None,
-                )
-                self._settle_commit(reply)
+            reply = await self.committing.fetch(plan, poll)
         except TarryError as error:
             refusal = error
         finally:
@@ -625,50 +498,13 @@ class Worker:
         self._arrived()
         return any(target.runs for target in reply.targets)
 
-    @contextmanager
-    def _guard(self, plan: Plan) -> Generator[None]:
-        """Hold a committing fetch until its fate is known; if it does not become known, say so (C60, C61, C93)."""
-        if self._commits is None:
-            yield
-            return
-        partition = plan.partitions[0]
-        ownership = self._positions[partition].ownership
-        out = self._committing = Committing(partition)
-        is_settled = False
-        try:
-            with self._progress.at_once(partition), out.scope:
-                try:
-                    yield
-                    is_settled = True
-                except TarryError as error:
-                    is_settled = error.applied == "no"
-                    raise
-            if out.scope.cancelled_caught:
-                raise OutcomeUnknown(f"{partition}: a committing fetch did not come back in time")
-        finally:
-            self._committing = None
-            place = self._positions.get(partition)
-            if not is_settled and place is not None and place.ownership == ownership:
-                self._commits.unsettled(partition)
-                if not self._stopped.is_stopped(partition):  # stopped while it was out: no other waits for it
-                    self._fetches.doubted(partition, plan)
-            out.landed.set()
-
-    def _settle_commit(self, reply: abc.PollReply) -> None:
-        """A committing fetch is back: the log counts what it brought as read."""
-        self._fetches.is_tried = False
-        for target in reply.targets if self._commits is not None else ():
-            self._fetches.settled(target.partition)
-            place = self._positions.get(target.partition)
-            if target.runs and place is not None and place.ownership == target.ownership and self._commits is not None:
-                self._commits.took(target.partition, Offset(target.next - 1))
-
     def _take(self, reply: abc.TargetReply, epoch: int) -> None:
         """Buffer what one target brought, unless it is void (C35, C38, Q10)."""
         partition = reply.partition
         place = self._positions.get(partition)
         if place is None or place.ownership != reply.ownership:
-            self._take_over(reply)
+            if self.committing.is_on:  # lost while it was out: what was committed is delivered all the same (C37)
+                self._buffer(reply, reply.position)
             return
         if place.epoch != epoch:
             return
@@ -685,29 +521,38 @@ class Worker:
         new_from = self._positions.fetched(partition, epoch, reply.next)
         if new_from is None:
             return
-        head = Offset(-1) if reply.head is None else reply.head
-        if reply.runs:
-            self._buffer(Segment(Origin(partition, head, place.ownership, reply.history), reply.runs), new_from)
+        self._buffer(reply, new_from)
         self._fetches.touch(partition)
-        if reply.next <= head:
+        if reply.next <= _head(reply):
             self._fetches.ready(partition)
 
     def _leave_unread(self, reply: abc.TargetReply) -> None:
-        """What it brought is dropped; if that was committed, the log must not go on counting it as read."""
-        if self._commits is not None and reply.runs:
-            self._unread[reply.partition] = None
+        """What it brought is dropped."""
+        if reply.runs:
+            self.committing.leave_unread(reply.partition)
 
-    def _take_over(self, reply: abc.TargetReply) -> None:
-        """The partition was lost while its fetch was out: what was committed is delivered all the same (C37)."""
-        if self._commits is not None and reply.runs:
-            head = Offset(-1) if reply.head is None else reply.head
-            origin = Origin(reply.partition, head, reply.ownership, reply.history)
-            self._buffer(Segment(origin, reply.runs), reply.position)
-
-    def _buffer(self, segment: Segment, new_from: Position) -> None:
-        fresh = segment.after(new_from)
+    def _buffer(self, reply: abc.TargetReply, new_from: Position) -> None:
+        """Keep what it brought from a position on (C38)."""
+        if not reply.runs:
+            return
+        origin = Origin(reply.partition, _head(reply), reply.ownership, reply.history)
+        fresh = Segment(origin, reply.runs).after(new_from)
         for piece in pieces(fresh, DECODE_BYTES) if fresh is not None else ():
             self._fetches.put(piece)
+
+    def _begun(self, partition: TopicPartition, start: abc.Resolved, gap: Gap | None) -> None:
+        """The start rule has given a partition its position."""
+        self._note_history(partition, start.history)
+        self._began(partition, start.position)
+        if gap is not None:
+            self._meet(gap)
+        self.kick()
+        self._arrived()
+
+    def _again(self, partition: TopicPartition) -> None:
+        """A partition is read again from further back; a gap is met again, from there on."""
+        self._gaps.forget(partition)
+        self.kick()
 
     def _note_history(self, partition: TopicPartition, history: HistoryId) -> None:
         """A partition has a position; in a group it may have been lost, and its topic created again, meanwhile."""
@@ -779,7 +624,7 @@ class Worker:
         if not is_lasting(error):
             for partition in partitions:
                 self._fetches.drained(partition)
-            self._end_asked()
+            self._watching.end_asked()
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
             return None
         if waited or len(partitions) > 1:
@@ -789,13 +634,6 @@ class Worker:
         else:
             self._nudge()  # it is idle where it stands now
         return True
-
-    def _end_asked(self) -> None:
-        """A `poll` is over: the log was asked up to the end of its wait, and says no."""
-        demand = self._fetches.demand
-        if demand is not None and demand.asked:
-            demand.over = True
-            self._arrived()
 
     def _route_refused(
         self, leader: str, partitions: Iterable[TopicPartition], error: TarryError, refusals: Refusals
@@ -877,16 +715,13 @@ class Worker:
         self.kick()
 
 
-def gap_at(partition: TopicPartition, start: abc.Resolved) -> Gap | None:
-    """What retention removed behind the place of a start."""
-    if start.position >= start.log_start:
-        return None
-    return Gap(partition, start.position, start.log_start, start.log_end)
-
-
 def _gap_in(reply: abc.TargetReply) -> Gap:
-    head = Offset(-1) if reply.head is None else reply.head
-    return Gap(reply.partition, reply.asked, reply.position, position_after(head))
+    return Gap(reply.partition, reply.asked, reply.position, position_after(_head(reply)))
+
+
+def _head(reply: abc.TargetReply) -> Offset:
+    """The last offset that there is; -1: none."""
+    return Offset(-1) if reply.head is None else reply.head
 
 
 def _only(wanted: TopicPartition, lane: Hashable, partition: TopicPartition) -> Hashable | None:

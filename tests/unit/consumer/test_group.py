@@ -52,8 +52,8 @@ def silence(consumer: Consumer) -> None:
     """A member that dies without a word: its loops are gone, nothing is stored, nobody leaves."""
     worker = consumer._worker
     worker._scope.cancel()
-    if worker._committing is not None:
-        worker._committing.scope.cancel()
+    if worker.committing._out is not None:
+        worker.committing._out.scope.cancel()
 
 
 class TestMisuse:
