@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
@@ -19,6 +18,7 @@ from tarry.errors import (
     ConfigError,
     ConfigTypeError,
     LogBusy,
+    LogUnavailable,
     MessageTooLarge,
     NotOfType,
     NotStarted,
@@ -219,8 +219,9 @@ class Producer(Generic[T]):
         async with self._front:
             info = self._info or info
             if self._is_to_look(info, messages):
-                # Whatever comes of it: the send that follows says what is wrong, if it is still so.
-                info = await self._ask(info)
+                info, silence = await self._ask(info)
+                if silence is not None and any(_is_beyond(message.partition, info) for message in messages):
+                    raise silence  # it may be there by now; what else is wrong the send that follows says
             return info, await self._encode_all(info, placed)
 
     async def _encode_again(
@@ -234,19 +235,25 @@ class Producer(Generic[T]):
         async with self._front:
             now = self._info or info
             if _histories(now) == _histories(info):  # else somebody else has looked meanwhile
-                now = await self._ask(info)
+                now, _ = await self._ask(info)
             if _histories(now) == _histories(info):
                 raise error
             return await self._encode_all(now, placed)
 
-    async def _ask(self, info: TopicInfo) -> TopicInfo:
-        """What the log says of the topic; `info`, which is known, when it does not say."""
+    async def _ask(self, info: TopicInfo) -> tuple[TopicInfo, TarryError | None]:
+        """What the log says of the topic; `info`, which is known, and why, when it does not say."""
         assert self._broker is not None
         began = anyio.current_time()
-        with suppress(TarryError), anyio.move_on_after(LOOK_S):
-            info = self._info = await self._broker.describe_topic(self._topic)
+        silence: TarryError | None = None
+        try:
+            with anyio.fail_after(LOOK_S):
+                info = self._info = await self._broker.describe_topic(self._topic)
+        except TimeoutError:
+            silence = LogUnavailable(f"nobody says how many partitions {self._topic!r} has; nothing was sent")
+        except TarryError as error:
+            silence = error
         self._looked_at = began
-        return info
+        return info, silence
 
     def _is_to_look(self, info: TopicInfo, messages: Sequence[Outgoing[T]]) -> bool:
         if anyio.current_time() - self._looked_at >= self._options.refresh_interval:

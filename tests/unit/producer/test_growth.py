@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from tarry.config import TopicOptions
-from tarry.errors import ConfigError, LogUnavailable, OutcomeUnknown, SendFailed, TopicNotFound
+from tarry.errors import CapacityExceeded, ConfigError, LogUnavailable, OutcomeUnknown, SendFailed, TopicNotFound
 from tarry.producer.producer import Outgoing
 from tarry.producer.sharding import partition_of
-from tarry.testing import delay, lose_reply, refuse
+from tarry.testing import Action, delay, lose_reply, refuse
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, opened
 from tests.virtual import virtual
@@ -69,6 +69,22 @@ async def test_a_log_that_does_not_say_costs_no_send() -> None:
         await anyio.sleep(2)
         with pytest.raises(TopicNotFound):
             await producer.send(b"v")
+
+
+@rule("K56", "P11")
+@pytest.mark.parametrize("does", [refuse(CapacityExceeded("not now")), delay(60.0)], ids=["refuses", "is silent"])
+@virtual()
+async def test_a_partition_that_may_be_there_by_now_is_no_mistake_of_the_user(does: Action) -> None:
+    """What he named may be right: the log does not say, and he may try again."""
+    async with opened(2) as rig, rig.client.producer(T) as producer:
+        await rig.client.grow_topic(T, 3)
+        asked = rig.script.every("describe_topic", do=does)
+        with pytest.raises((CapacityExceeded, LogUnavailable)) as caught:
+            await producer.send(b"v", partition=2)
+        assert caught.value.applied == "no"
+        assert caught.value.retry == "back off"
+        rig.script.remove(asked)
+        assert (await producer.send(b"v", partition=2)).partition == 2
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import pytest
@@ -246,7 +247,7 @@ class TestWhatEndsIt:
             watcher.name(0, *all_of(rig))
             wait = watcher.wait()
             states = rig.store.open(rig.pump)
-            costs.append(work(lambda rig=rig, states=states: rig.pump.reopened(states)))
+            costs.append(work(partial(rig.pump.reopened, states)))
             assert wait.pending
         assert costs[1] < 12 * costs[0]
 
