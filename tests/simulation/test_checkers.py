@@ -19,13 +19,13 @@ from tarry._core.autocommit import Commits
 from tarry._core.backoff import Backoff
 from tarry._core.fetches import Fetches, Plan
 from tarry._core.groups import Group, Member
+from tarry._core.hand import Hand
 from tarry._core.positions import Positions
 from tarry._core.stopped import Stopped
 from tarry._core.waiters import Parked, Waiters
 from tarry.abc import FetchTarget, PartitionId, StoreOffset
 from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
-from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Membership
 from tarry.consumer.resolving import Resolving
 from tarry.consumer.storing import Storing
@@ -168,10 +168,7 @@ def what_goes_on_is_fetched_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_failed_handler_has_finished(patch: pytest.MonkeyPatch) -> None:
-    def never(_: Consumer) -> bool:
-        return False
-
-    patch.setattr(Consumer, "_has_failed", never)
+    patch.setattr(Hand, "fail", nothing)
 
 
 def every_return_is_the_nth(patch: pytest.MonkeyPatch) -> None:
