@@ -194,8 +194,8 @@ def _leaders(scale: Scale) -> Part:
     judgements = (
         grows(quiet, "requests", at_most=1.1),
         grows(busy, "requests", at_most=1.1),
-        grows(quiet, "cpu_ms"),
-        grows(busy, "cpu_ms"),
+        grows(quiet, "cpu_ms", at_most=1.3),
+        grows(busy, "cpu_ms", at_most=1.3),
         Judgement("requests for 100 messages over 100 partitions", (trickle[0].name, "requests"), at_most=12),
         Judgement("the same, commit-on-poll", (trickle[1].name, "requests")),
     )
