@@ -493,7 +493,11 @@ def partitions_are_delivered_in_order(history: History) -> Iterator[str]:
         if isinstance(event, Answered) and _tells_the_start(event.call):
             result: Any = event.call.result
             resolved[event.member, event.call.arguments["partition"].partition] = result.position
-        if isinstance(event, Undecoded) and not _is_of_what_was_lost(event, last) and event.ownership is not None:
+        if (
+            isinstance(event, Undecoded)
+            and not _is_of_what_was_lost(event, last, starts)
+            and event.ownership is not None
+        ):
             undecoded.append(event)
             key = (event.run, event.partition, event.ownership)
             begin = last[key] + 1 if key in last else starts.get((event.run.member, *key[1:]))
@@ -540,11 +544,16 @@ def _tells_the_start(call: Call) -> bool:
     return isinstance(start, Start) and start.kind is StartKind.NEXT
 
 
-def _is_of_what_was_lost(event: Undecoded, last: dict[tuple[Run, int, int], int]) -> bool:
+def _is_of_what_was_lost(
+    event: Undecoded, last: dict[tuple[Run, int, int], int], starts: dict[tuple[str, int, int], int]
+) -> bool:
     """It was next under an ownership that is over: what follows it is delivered all the same (C36)."""
-    same = [key for key in last if key[:2] == (event.run, event.partition) and key[2] != event.ownership]
-    for key in same:
-        if last[key] + 1 == event.offset:
+    owned = {key[2] for key in last if key[:2] == (event.run, event.partition)}
+    owned |= {key[2] for key in starts if key[:2] == (event.run.member, event.partition)}
+    for ownership in owned - {event.ownership}:
+        key = (event.run, event.partition, ownership)
+        begin = last[key] + 1 if key in last else starts.get((event.run.member, *key[1:]))
+        if begin == event.offset:
             last[key] = event.offset
             return True
     return False
@@ -656,7 +665,10 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
     idle: dict[tuple[str, str], deque[float]] = defaultdict(deque)
     changes: dict[str, deque[float]] = defaultdict(deque)
     killed: set[str] = set()  # nothing of these reaches anybody
+    grown = 0
     for event in history.events:
+        if isinstance(event, Grown):
+            grown += len(event.partitions)  # each may have something out when the log goes away
         if isinstance(event, Killed):
             killed.add(event.run.member)
         elif isinstance(event, Opened):
@@ -673,7 +685,7 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
             for each in (times, changes[""], changes[event.member]):
                 while each and each[0] < event.at - 1.0:
                     each.popleft()
-            limit = IDLE_REQUESTS_MAX + len(changes[""]) + len(changes[event.member])
+            limit = IDLE_REQUESTS_MAX + grown + len(changes[""]) + len(changes[event.member])
             if len(times) > limit:
                 times.clear()
                 yield f"{event.at:.4f} {event.member} has asked a leader more than {limit} times a second for nothing"

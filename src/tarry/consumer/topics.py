@@ -12,7 +12,6 @@ Not here: where a partition begins (`resolving`), stopping and telling (`worker`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import anyio
 import anyio.abc
@@ -20,13 +19,13 @@ import anyio.abc
 from tarry import abc
 from tarry._core.backoff import Backoff
 from tarry._core.positions import Positions
-from tarry._runtime.retry import insist, may_pass
+from tarry._runtime.retry import may_pass
 from tarry.consumer.routing import LOOKUPS_MAX, side_by_side
 from tarry.consumer.standing import Standing
 from tarry.consumer.worker import Worker
 from tarry.errors import TarryError
 from tarry.instruments import Instruments
-from tarry.types import Start, TopicPartition
+from tarry.types import HistoryId, Start, TopicPartition
 
 
 class Topics:
@@ -112,15 +111,12 @@ class Following:
 
     async def _find_recreated(self, scope: anyio.CancelScope) -> None:
         """A topic may have gone and come before anybody saw it gone; of what is not read nobody else would find out."""
+        backoff = Backoff(random=self._random)  # one for all: a log that is away is not asked for each of them
 
         async def look_up(partition: TopicPartition) -> None:
-            resolve = partial(self._standing.session.resolve, partition, Start.first())
-            try:
-                found = await insist(resolve, again=may_pass)
-            except TarryError:
-                return  # as lastingly as it was refused before; the next change of a topic tells more
+            history = await self._history_of(partition, backoff)
             place = self._positions.get(partition)
-            is_other = place is not None and place.history not in (None, found.history)
+            is_other = place is not None and history is not None and place.history not in (None, history)
             if is_other and not scope.cancel_called:  # there is newer news then
                 self._worker.back(partition)
 
@@ -129,6 +125,19 @@ class Following:
             await side_by_side(look_up, unread, LOOKUPS_MAX)
         if self._looking is scope:
             self._looking = None
+
+    async def _history_of(self, partition: TopicPartition, backoff: Backoff) -> HistoryId | None:
+        """Which partition of that name there is now, asked until the log says; None: lastingly refused, as before."""
+        while True:
+            try:
+                found = await self._standing.session.resolve(partition, Start.first())
+            except TarryError as error:
+                if not may_pass(error):
+                    return None  # the next change of a topic tells more
+                await anyio.sleep(backoff.next())
+            else:
+                backoff.reset()
+                return found.history
 
     def _apply(self) -> int:
         """Bring what is held to what the newest assignment says; returns its version."""

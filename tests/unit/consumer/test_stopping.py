@@ -21,7 +21,7 @@ from tarry.errors import (
     TopicNotFound,
 )
 from tarry.testing import Call, CarryOut, Operation, Rule, delay, hold, refuse
-from tarry.types import Message, TopicPartition
+from tarry.types import Message, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, T, items, offsets, opened, owns, places, take
 from tests.unit.consumer.test_topics import make
@@ -344,6 +344,25 @@ class TestLogAway:
                 await anyio.sleep(1)
                 asked = [call.arguments["partition"] for call in rig.calls("resolve")[before:]]
                 assert max(asked.count(P0), asked.count(P1)) <= 12, asked
+
+    @rule("C92", "K57")
+    @virtual(seeds=3)
+    async def test_and_not_each_of_many_at_its_own(self) -> None:
+        """A log that is away is asked for each of them once, and then as seldom as for one or two."""
+        partitions = 12
+        async with opened(partitions) as rig:
+            refuse_all(rig, BAD)
+            async with make(rig, "standalone")() as consumer:
+                await consumer.ready()
+                await anyio.sleep(2 * SIX_S)
+                assert len(consumer.health().stopped) == partitions
+                before = len(rig.calls("resolve"))
+                for operation in ("wait_ready", "poll", "resolve", "changed"):
+                    rig.script.every(operation, do=refuse(LogUnavailable("nobody listens")))
+                await rig.client.grow_topic(T, partitions + 1)
+                await anyio.sleep(1)
+                asked = [call for call in rig.calls("resolve")[before:] if call.arguments["start"] == Start.first()]
+                assert partitions <= len(asked) <= 2.5 * partitions
 
 
 class TestBounds:
