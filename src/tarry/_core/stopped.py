@@ -90,6 +90,10 @@ class Stopped:
         series = self._series.get(partition)
         return series is not None and series.is_stopped
 
+    def is_refused(self, partition: TopicPartition) -> bool:
+        """It was lastingly refused, and nothing has worked since."""
+        return partition in self._series
+
     def holds(self, partition: TopicPartition) -> bool:
         """Nothing may be asked about it now."""
         series = self._series.get(partition)

@@ -429,8 +429,14 @@ class Worker:
         """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
         if self.committing.is_on:
             return False
-        going = list(islice((at for at in self._positions if not self._stopped.holds(at)), 2))
+        going = list(islice(filter(self._goes, self._positions), 2))
         return len(going) == 1 and self._is_active(going[0])
+
+    def _goes(self, partition: TopicPartition) -> bool:
+        """It is read, or soon will be: it neither rests nor is lastingly refused its place or its leader."""
+        if self._stopped.holds(partition):
+            return False
+        return not self._stopped.is_refused(partition) or self._is_active(partition)
 
     async def _fetch_alone(self) -> None:
         """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""

@@ -326,6 +326,29 @@ class TestLookups:
                 assert places(await take(consumer, 3)) == [(0, 0), (0, 1), (0, 2)]
 
 
+class TestAlone:
+    @rule("C84", "C110")
+    @pytest.mark.parametrize("operation", ["resolve", "route", "stored_offset"])
+    @virtual(seeds=2)
+    async def test_the_poll_of_the_only_one_that_can_be_read_outlasts_what_the_others_are_refused(
+        self, operation: Operation
+    ) -> None:
+        """Each try of one that has no place or no leader ended it, only to have it sent again."""
+        async with opened(4) as rig:
+            for number in (1, 2, 3):
+                rig.script.every(
+                    operation, do=refuse(BAD), where=lambda call, at=number: call.arguments["partition"].partition == at
+                )
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                assert len(consumer.health().stopped) == 3
+                assert len(rig.calls("poll")) <= 4
+                await rig.append(P0, b"a")
+                found = await items(consumer, 3)
+                assert offsets([each for each in found if isinstance(each, Message)]) == [0]
+
+
 class TestLogAway:
     @rule("C92", "K57")
     @virtual(seeds=3)
