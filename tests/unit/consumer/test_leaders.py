@@ -456,7 +456,7 @@ class TestCost:
             assert all(requests <= 6 for requests in asked.values())
 
     @rule("C73", "S53")
-    @pytest.mark.parametrize("busy", [0, 1, 10])
+    @pytest.mark.parametrize("busy", [0, 10])
     @virtual()
     async def test_work_grows_with_what_changes_and_not_with_the_partitions(self, busy: int) -> None:
         """Consumer, log, and what is between them, as a count of calls that is the same on every machine."""
@@ -466,12 +466,12 @@ class TestCost:
                 await consumer.ready()
                 await settled()
                 with python_calls() as calls:
-                    for _ in range(20):
+                    for _ in range(5):
                         for number in range(busy):
                             await rig.append(number)
                         for _ in range(busy):
                             await anext(consumer)
-                        await anyio.sleep(3)
+                        await anyio.sleep(6)
                 work.append(len(calls))
         assert work[1] <= 1.1 * work[0], "the safety net looks at up to 64 targets a second"
 
