@@ -94,6 +94,7 @@ class Committing:
         self._refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
         self._out: Flight | None = None
         self._unread: dict[TopicPartition, None] = {}
+        self._left: dict[TopicPartition, None] = {}  # unread too, and lastingly refused to be brought back
 
     @property
     def is_on(self) -> bool:
@@ -185,10 +186,11 @@ class Committing:
     def forget(self, partition: TopicPartition) -> None:
         """What was dropped of a partition is read again, or is somebody else's."""
         self._unread.pop(partition, None)
+        self._left.pop(partition, None)
 
     def unread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Of which of these something committed was dropped, and is not brought back yet."""
-        return [partition for partition in partitions if partition in self._unread]
+        return [partition for partition in partitions if partition in self._unread or partition in self._left]
 
     async def put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
@@ -215,6 +217,7 @@ class Committing:
         self._desk.refused(error, self._refusals)
         self._watching.end_asked()
         if not (may_pass(error) or isinstance(error, FencedError)):  # who was fenced loses it, and names it
+            self._left.update(dict.fromkeys(self.unread([partition])))
             self._unread.pop(partition, None)
             self._fetches.leave(partition)
         await self._watching.pause("fetching", self._refusals.pause())

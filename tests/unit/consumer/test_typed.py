@@ -315,7 +315,7 @@ class TestLostPartitions:
                 assert consumer.health().stopped == {}
 
     @rule("C36")
-    @pytest.mark.parametrize("refusal", [NotAccepted, NotAMember, StaleAssignment])
+    @pytest.mark.parametrize("refusal", [NotAccepted, NotAMember, StaleAssignment, DataError])
     @virtual(seeds=2)
     async def test_what_was_dropped_behind_it_and_not_brought_back_is_named(self, refusal: type[TarryError]) -> None:
         """The store that should bring it back does not come through before the partition is lost without notice."""
