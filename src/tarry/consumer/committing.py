@@ -93,8 +93,7 @@ class Committing:
         self._put_back = put_back
         self._refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
         self._out: Flight | None = None
-        self._unread: dict[TopicPartition, None] = {}
-        self._left: dict[TopicPartition, None] = {}  # unread too, and lastingly refused to be brought back
+        self._unread: dict[TopicPartition, bool] = {}  # whether bringing it back is still tried
 
     @property
     def is_on(self) -> bool:
@@ -181,16 +180,15 @@ class Committing:
     def leave_unread(self, partition: TopicPartition) -> None:
         """Something of a partition was dropped; if it was committed, the log must not go on counting it as read."""
         if self.is_on:
-            self._unread[partition] = None
+            self._unread[partition] = True
 
     def forget(self, partition: TopicPartition) -> None:
         """What was dropped of a partition is read again, or is somebody else's."""
         self._unread.pop(partition, None)
-        self._left.pop(partition, None)
 
     def unread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Of which of these something committed was dropped, and is not brought back yet."""
-        return [partition for partition in partitions if partition in self._unread or partition in self._left]
+        return [partition for partition in partitions if partition in self._unread]
 
     async def put_back_stranded(self) -> None:
         """Nothing more is committed while more than the batch in work would be lost with this process (K01, K48)."""
@@ -210,14 +208,14 @@ class Committing:
 
     def _next_stranded(self) -> TopicPartition | None:
         """One that is paused, or of which something was dropped that had been committed."""
-        return self._fetches.stranded(self._positions.holds) or next(iter(self._unread), None)
+        tried = (partition for partition, is_tried in self._unread.items() if is_tried)
+        return self._fetches.stranded(self._positions.holds) or next(tried, None)
 
     async def _not_put_back(self, partition: TopicPartition, error: TarryError) -> None:
         """It is tried again, or left if that is not expected to help; a `poll` that waits is over."""
         self._desk.refused(error, self._refusals)
         self._watching.end_asked()
         if not (may_pass(error) or isinstance(error, FencedError)):  # who was fenced loses it, and names it
-            self._left.update(dict.fromkeys(self.unread([partition])))
-            self._unread.pop(partition, None)
+            self._unread.update(dict.fromkeys(self.unread([partition]), False))
             self._fetches.leave(partition)
         await self._watching.pause("fetching", self._refusals.pause())

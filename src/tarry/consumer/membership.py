@@ -220,13 +220,17 @@ class Membership:
                 stands = False  # a member is told by `changed`, too: then everything is lost
                 break
             except TarryError as error:
-                if not may_pass(error):
-                    raise
-                if refusals.note(anyio.current_time()).is_overdue:
-                    self._worker.tell(error)
-            await anyio.sleep(refusals.pause())
+                await self._back_off(error, refusals)
         if session is self._standing.session and stands == self.is_member:
             self._settle()
+
+    async def _back_off(self, error: TarryError, refusals: Refusals) -> None:
+        """What may pass is asked again after a pause; the reader is told of what goes on for long."""
+        if not may_pass(error):
+            raise error
+        if refusals.note(anyio.current_time()).is_overdue:
+            self._worker.tell(error)
+        await anyio.sleep(refusals.pause())
 
     def _settle(self) -> None:
         """It is known where the session stands: it does, or everything is lost and nobody may act on it."""
@@ -292,11 +296,7 @@ class Membership:
             try:
                 self._standing.session = await self._join()
             except TarryError as error:
-                if not may_pass(error):
-                    raise
-                if refusals.note(anyio.current_time()).is_overdue:
-                    self._worker.tell(error)
-                await anyio.sleep(refusals.pause())
+                await self._back_off(error, refusals)
             else:
                 self._standing.is_over = False
                 self._standing.touch()

@@ -71,6 +71,16 @@ class Rest:
     soonest: float
     until: float
 
+    @classmethod
+    def begun(cls, seconds: float) -> Rest:
+        """One that begins now."""
+        now = anyio.current_time()
+        return cls(now + min(seconds, HURRY_S), now + seconds)
+
+    def end(self, demand: Demand | None) -> float:
+        """When it is over, for the `poll` that waits."""
+        return max(self.soonest, self.until if demand is None else min(self.until, demand.deadline))
+
 
 @dataclass(slots=True)
 class Lane:
@@ -256,7 +266,7 @@ class Watching:
             self._desk.refused(group.leader, named, error, lane.refusals)
         for partition in named if is_lasting(error) else ():
             self._fetches.ready(partition)  # fetching finds out which of them it is, and brings what the others have
-        lane.rest = rest(lane.refusals.pause())
+        lane.rest = Rest.begun(lane.refusals.pause())
 
     def _fits(self, group: Group, wait: Wait) -> bool:
         """Whether a running wait still watches everybody it should, for the demand there is, and not for too much."""
@@ -279,14 +289,10 @@ class Watching:
 
     async def pause(self, who: str, seconds: float) -> None:
         """Ask for nothing for a while, but no longer than a `poll` may wait."""
-        await self._over(who, rest(seconds))
+        await self._over(who, Rest.begun(seconds))
 
     async def _over(self, who: str, rest: Rest) -> None:
-        def end() -> float:
-            demand = self._fetches.demand
-            return max(rest.soonest, rest.until if demand is None else min(rest.until, demand.deadline))
-
-        await self._bell.quiet_until(who, end)
+        await self._bell.quiet_until(who, lambda: rest.end(self._fetches.demand))
 
     def answered(self, demand: Demand | None, *groups: Group) -> None:
         """The leader of a group has answered or refused a request for `demand`; behind its end that was the last."""
@@ -312,12 +318,6 @@ class Watching:
         if demand is not None and demand.asked:
             demand.over = True
             self._desk.arrived()
-
-
-def rest(seconds: float) -> Rest:
-    """A pause that begins now."""
-    now = anyio.current_time()
-    return Rest(now + min(seconds, HURRY_S), now + seconds)
 
 
 def spacing(pacing: Backoff, began: float, max_wait: float, *, brought: bool) -> float:
