@@ -117,11 +117,12 @@ class HandMachine(RuleBasedStateMachine):
         expected = self.coming if partition == self.listed else []
         assert ([] if rest is None else list(range(rest.first, rest.last + 1))) == expected
         if partition == self.listed:
-            self.queues[partition] = self.coming + self.queues[partition]
             self.stop_list()
 
     def stop_list(self) -> None:
-        """Nothing more of it comes; the cursor stands still where it is."""
+        """Nothing more of it comes from here, what is left is read again; the cursor stands still where it is."""
+        assert self.listed is not None
+        self.queues[self.listed] = self.coming + self.queues[self.listed]
         self.coming, self.is_list_over = [], True
 
     @rule(partition=PARTITION)
