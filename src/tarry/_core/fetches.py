@@ -423,11 +423,13 @@ class Fetches:
         return taken
 
     def preview(self, count: int, max_bytes: int) -> list[Segment]:
-        """What `gather` would take now."""
-        taken = self.gather(count, max_bytes)
-        for segment in reversed(taken):
-            self.put_first(segment)
-        return taken
+        """What `gather` would take now; it takes the same then, and whoever comes before it gets what he would have got."""
+        buffers, messages, size = self._buffers, self.messages, self.size
+        self._buffers = {partition: buffer.copy() for partition, buffer in buffers.items()}
+        try:
+            return self.gather(count, max_bytes)
+        finally:
+            self._buffers, self.messages, self.size = buffers, messages, size
 
     def _put_back(self, rest: Segment) -> None:
         """Keep the untouched rest of a taken segment; its partition stays last in the rotation."""

@@ -195,7 +195,15 @@ class TestWhatIsHandedOut:
         for _ in range(2):
             assert spans(machine.preview(count=100, max_bytes=2 * RUN_OVERHEAD + 600)) == [(0, 0, 3), (1, 0, 1)]
             assert (machine.messages, machine.size) == (7, 700)
-        assert spans(machine.gather(count=100, max_bytes=10_000)) == [(0, 0, 3), (1, 0, 1), (1, 2, 2)]
+        assert spans(machine.gather(count=100, max_bytes=10_000)) == [(0, 0, 3), (1, 0, 2)]
+
+    def test_who_takes_after_a_preview_gets_what_would_have_come(self) -> None:
+        machine = fetches()
+        machine.put(segment(P1, 0, [1, 700]))
+        machine.put(segment(P0, 0, [1]))
+        assert spans(machine.preview(count=2, max_bytes=300)) == [(1, 0, 0)]
+        assert spans(machine.gather(count=2, max_bytes=300)) == [(1, 0, 0)]
+        assert spans(machine.gather(count=2, max_bytes=300)) == [(0, 0, 0)]
 
     def test_a_poll_takes_at_most_its_count(self) -> None:
         machine = fetches()

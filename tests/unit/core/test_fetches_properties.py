@@ -242,7 +242,9 @@ class FetchesMachine(RuleBasedStateMachine):
         before = self.model.count
         demand = Demand(count, count, max_bytes, deadline=0.0)
         enough = self.fetches.enough(demand)
+        waiting = self.fetches.segments
         preview = self.fetches.preview(count, max_bytes)
+        assert self.fetches.segments == waiting
         segments = self.fetches.gather(count, max_bytes)
         assert segments == preview
         assert [unpack(segment) for segment in segments] == self.model.gather(count, max_bytes)
