@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import Any
@@ -34,3 +35,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> Backend:
     """
     backend: Backend = request.param
     return backend
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: not to be looked at again by each collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)

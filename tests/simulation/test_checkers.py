@@ -240,42 +240,43 @@ def what_was_fetched_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetches, "touched", wrong)
 
 
-MISTAKES: list[tuple[Patch, str]] = [
-    (no_last_word, r"has ended well and left \d stored at"),
-    (no_last_word_at_a_hand_over, r"has ended well and left \d stored at"),
-    (delivered_is_taken_for_finished, r"has ended well and left|not its to store"),
-    (a_message_of_each_fetch_is_left_out, r"where \d+ is next"),
-    (the_rest_of_a_list_is_dropped, r"where \d+ is next"),
-    (a_batch_is_buffered_twice, r"where \d+ is next"),
-    (nobody_waits_before_asking_again, r"times a second for nothing|goes in circles"),
-    (two_watch_the_same_partitions, r"has 2 readiness waits out"),
-    (the_log_forgets_who_waits, r"got no answer, though nothing kept it"),
-    (who_was_evicted_goes_on, r"below what was stored for good|again, which was stored|though nobody reads it"),
-    (ownerships_do_not_grow, r"goes to"),
-    (nobody_leaves, r"is still a member"),
-    (nothing_waits_for_the_hook, r"was not told of"),
-    (a_pause_is_forgotten, r"gets \d, which is paused"),
-    (what_goes_on_is_fetched_at_once, r"does not know where it begins"),
-    (a_failed_handler_has_finished, r"where \d+ is next|were skipped"),
-    (every_return_is_the_nth, r"while it reads"),
-    (one_that_is_stopped_stops_all, r"stalled"),
-    (what_comes_late_begins_by_the_start_rule, r"has ended well and left|were not its to store"),
-    (a_crash_makes_a_group_forget_what_it_has_seen, r"stalled|were not its to store"),
-    (an_error_has_other_bytes, r"cannot decode b'\d*', which was"),
-    (what_is_refused_does_not_rest, r"was lastingly refused too often"),
-    (nobody_looks_at_everything, r"watches .* and not"),
-    (what_was_fetched_is_not_looked_at, r"watches .* and not"),
-    (what_is_refused_together_is_asked_for_together, r"was lastingly refused too often"),
+MISTAKES: list[tuple[Patch, int, str]] = [
+    (no_last_word, 90, r"has ended well and left \d stored at"),
+    (no_last_word_at_a_hand_over, 8, r"has ended well and left \d stored at"),
+    (delivered_is_taken_for_finished, 0, r"has ended well and left|not its to store"),
+    (a_message_of_each_fetch_is_left_out, 0, r"where \d+ is next"),
+    (the_rest_of_a_list_is_dropped, 5, r"where \d+ is next"),
+    (a_batch_is_buffered_twice, 0, r"where \d+ is next"),
+    (nobody_waits_before_asking_again, 1, r"times a second for nothing|goes in circles"),
+    (two_watch_the_same_partitions, 0, r"has 2 readiness waits out"),
+    (the_log_forgets_who_waits, 3, r"got no answer, though nothing kept it"),
+    (who_was_evicted_goes_on, 36, r"below what was stored for good|again, which was stored|though nobody reads it"),
+    (ownerships_do_not_grow, 1, r"goes to"),
+    (nobody_leaves, 6, r"is still a member"),
+    (nothing_waits_for_the_hook, 6, r"was not told of"),
+    (a_pause_is_forgotten, 59, r"gets \d, which is paused"),
+    (what_goes_on_is_fetched_at_once, 33, r"does not know where it begins"),
+    (a_failed_handler_has_finished, 5, r"where \d+ is next|were skipped"),
+    (every_return_is_the_nth, 64, r"while it reads"),
+    (one_that_is_stopped_stops_all, 35, r"stalled"),
+    (what_comes_late_begins_by_the_start_rule, 6, r"has ended well and left|were not its to store"),
+    (a_crash_makes_a_group_forget_what_it_has_seen, 38, r"stalled|were not its to store"),
+    (an_error_has_other_bytes, 20, r"cannot decode b'\d*', which was"),
+    (what_is_refused_does_not_rest, 5, r"was lastingly refused too often"),
+    (nobody_looks_at_everything, 0, r"watches .* and not"),
+    (what_was_fetched_is_not_looked_at, 0, r"watches .* and not"),
+    (what_is_refused_together_is_asked_for_together, 71, r"was lastingly refused too often"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_mistake_is_found(mistake: Patch, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mistake", "soonest", "words"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_mistake_is_found(mistake: Patch, soonest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`soonest`: a seed that showed it when this was written; where it does not any more, another one has to."""
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # thousands of warnings, as it should be
     mistake(monkeypatch)
     found: list[str] = []
-    for seed in range(SEEDS):
+    for seed in (soonest, *range(SEEDS)):
         found += judge(simulate(seed, "trio"))
         if any(re.search(words, line) for line in found):
             return

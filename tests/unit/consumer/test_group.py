@@ -684,7 +684,7 @@ class TestFromOneToTwo:
 class TestTheUnion:
     @rule("I1", "I2", "C32")
     @pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(0.05), AutoCommit.interval(0.05)])
-    @virtual(seeds=25)
+    @virtual(seeds=12)
     async def test_with_clean_stops_at_any_moment_everything_is_finished_exactly_once(
         self, commit: AutoCommit, seed: int
     ) -> None:

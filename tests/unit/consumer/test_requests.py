@@ -268,8 +268,8 @@ class TestNothingPilesUp:
     @PARTITIONS
     @virtual()
     async def test_timed_out_and_cancelled_polls_leave_nothing(self, partitions: int) -> None:
-        """A tenth of the case; in full below."""
-        await _many_polls(partitions, 2000, _count_live_objects, every=400, growth_max=100)
+        """A twentieth of the case; in full below."""
+        await _many_polls(partitions, 1000, _count_live_objects, every=200, growth_max=100)
 
     @rule("K20")
     @pytest.mark.soak
