@@ -423,7 +423,7 @@ class Fetches:
         return taken
 
     def preview(self, count: int, max_bytes: int) -> list[Segment]:
-        """What `gather` would take now; it takes the same then, and whoever comes before it gets what he would have got."""
+        """What `gather` would take now; nothing is changed by looking, of what comes behind it neither."""
         buffers, messages, size = self._buffers, self.messages, self.size
         self._buffers = {partition: buffer.copy() for partition, buffer in buffers.items()}
         try:
