@@ -25,7 +25,8 @@ from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches
 from tarry._core.pace import Pace
 from tarry._core.positions import Positions
-from tarry._runtime.tasks import Task, current_task, ended
+from tarry._runtime.bridge import Home
+from tarry._runtime.tasks import NOBODY, Task, current_task, ended
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.advice import Advice
 from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
@@ -155,6 +156,7 @@ class Consumer(Generic[T]):
         self._topics = Topics(reads.all_topics, self._instruments, self._arrived)
         self._arguments = Arguments(self._topics.wanted, self._positions, note=self._handing.note)
         # Made when it is entered.
+        self._home: Home
         self._standing: Standing
         self._storing: Storing
         self._following: Following
@@ -164,7 +166,7 @@ class Consumer(Generic[T]):
         self._looking: Looking
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
-        self._reader: Task = None
+        self._reader: Task = NOBODY
         self._reading = False
         self._is_consuming = False
         self._stop: anyio.Event | None = None
@@ -197,6 +199,7 @@ class Consumer(Generic[T]):
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
+        self._home = Home()
         self._make_parts()
         self._state = State.OPEN
         self._current_task = current_task()
@@ -222,6 +225,7 @@ class Consumer(Generic[T]):
         """
         if not self._is_started():
             return self._report
+        self._home.check(self)
         if self._state is State.OPEN:
             self._state = State.DRAINING
             self._handing.stop_short()
@@ -495,7 +499,8 @@ class Consumer(Generic[T]):
     def _claim(self) -> None:
         """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
         task = self._current_task()
-        if self._reader is not None and not ended(self._reader) and (self._reading or self._hand.in_work()):
+        self._home.check(self)
+        if self._reader is not NOBODY and not ended(self._reader) and (self._reading or self._hand.in_work()):
             raise ConcurrentRead(
                 f"{self._reads} is read by another task, which "
                 f"{'waits for a message' if self._reading else 'still holds one'}; "
@@ -520,6 +525,7 @@ class Consumer(Generic[T]):
     def _check_started(self) -> None:
         if not self._is_started():
             self._not_started()
+        self._home.check(self)
         if self._state is State.CLOSED:
             raise self._ended()
 
@@ -699,6 +705,7 @@ class Consumer(Generic[T]):
         """
         state, is_open = self._state.value, self._state is State.OPEN
         if self._is_started():
+            self._home.check(self)
             return self._looking.health(state, is_open=is_open, is_reading=self._reading)
         return Health(
             ok=False,

@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.batches import cut_batches
+from tarry._runtime.bridge import Home
 from tarry._runtime.retry import attempt
 from tarry._wire.batch import encode_record, seal
 from tarry.config import ProducerOptions
@@ -28,6 +29,7 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
     UnencodableValue,
+    UsageError,
 )
 from tarry.producer.sharding import partition_of
 from tarry.types import (
@@ -105,6 +107,7 @@ class Producer(Generic[T]):
         self._clock_ms = clock_ms
         self._id = producer_id
         self._info: TopicInfo | None = None
+        self._home: Home  # since it was entered
         self._looked_at = 0.0
         self._front = anyio.Lock()  # whoever holds it is not overtaken by sends that begin later
         self._sequences: dict[int, int] = {}
@@ -112,8 +115,20 @@ class Producer(Generic[T]):
         self._closed = False
         self._cause: TarryError | None = None
 
+    def __repr__(self) -> str:
+        state = "shut down" if self._closed else "not entered yet" if self._info is None else "open"
+        return f"<tarry producer of {self._topic}, {state}>"
+
     async def __aenter__(self) -> Self:
-        """Look the topic up; `TopicNotFound` when it does not exist (P1: producers create none)."""
+        """Look the topic up.
+
+        Raises:
+            TopicNotFound: it does not exist (P1: producers create none).
+            NotStarted: the client was not open when the producer was made.
+            UsageError: it was entered, or shut down, before.
+        """
+        if self._info is not None or self._closed:
+            raise UsageError(f"{self!r} cannot be entered again; make a new one with client.producer(...)")
         if self._broker is None:
             raise NotStarted("the client is not open; use `async with tarry.connect(...) as client:`")
         try:
@@ -121,7 +136,7 @@ class Producer(Generic[T]):
         except TarryError as error:
             self._cause = error
             raise
-        self._looked_at = anyio.current_time()
+        self._home, self._looked_at = Home(), anyio.current_time()
         return self
 
     async def __aexit__(
@@ -267,6 +282,7 @@ class Producer(Generic[T]):
             raise NotStarted(
                 f"the producer of {self._topic!r} is not started; use `async with client.producer(...)`"
             ) from self._cause
+        self._home.check(self)
         return self._info
 
     async def _encode_all(self, info: TopicInfo, placed: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:

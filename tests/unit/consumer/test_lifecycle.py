@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
+from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 import tarry
@@ -163,6 +167,56 @@ class TestBuilding:
             make(["orders", "cups"])
         with pytest.raises(ConfigTypeError, match="partitions=3 is a int; it takes a list"):
             make(T, partitions=3)
+
+
+class TestAnotherLoop:
+    """What belongs to one loop says so in another one, where it would wait for ever."""
+
+    async def _use(self, client: tarry.Client, consumer: Consumer[bytes], producer: tarry.Producer[bytes]) -> None:
+        uses: list[Callable[[], object]] = [
+            client.topics,
+            lambda: client.create_topic("u"),
+            lambda: client.consumer(T).__aenter__(),
+            lambda: client.producer(T).__aenter__(),
+            lambda: producer.send(b"a"),
+            lambda: anext(consumer),
+            consumer.poll,
+            lambda: consumer.consume(print),
+            lambda: consumer.store_offset(0, 0),
+            lambda: consumer.seek(0, 0),
+            lambda: consumer.pause(0, cause="no cups"),
+            lambda: consumer.resume(0),
+            consumer.ready,
+            consumer.lag,
+            consumer.health,
+            consumer.shutdown,
+        ]
+        for use in uses:
+            with pytest.raises(UsageError, match="belongs to the event loop in which it was opened"):
+                outcome = use()
+                if isawaitable(outcome):
+                    await outcome
+
+    @pytest.mark.parametrize("other", ["asyncio", "trio"])
+    @pytest.mark.parametrize("target", ["memory:", "log.db"])
+    def test_of_a_thread_or_another_loop_is_refused(
+        self, target: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        async def main() -> None:
+            async with tarry.connect(target) as client:
+                await client.create_topic(T)
+                async with client.producer(T) as producer, client.consumer(T, name="billing") as consumer:
+                    await consumer.ready()
+                    use = partial(anyio.run, self._use, client, consumer, producer, backend=other)
+                    await anyio.to_thread.run_sync(use)
+                    with pytest.raises(UsageError, match="or thread"):
+                        await anyio.to_thread.run_sync(consumer.resume, 0)
+                    await producer.send(b"a")
+                    assert (await anext(consumer)).value == b"a"
+
+        anyio.run(main)
 
 
 class TestEntering:
