@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Never, Protocol, SupportsIndex, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -68,6 +68,13 @@ class Home:
                 f"{what} belongs to the event loop in which it was opened, and is used from another loop or thread; "
                 "use it there (anyio.from_thread.run), or open another client here with tarry.connect()"
             )
+
+
+class Bound:
+    """Belongs to one loop, so that a copy of it is none: not in another process, nor beside itself."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Never:
+        raise TypeError(f"{self!r} cannot be copied or pickled; open another one where it is needed")
 
 
 def loop_post() -> Post:

@@ -13,7 +13,7 @@ import anyio
 from tarry._core.positions import Positions
 from tarry.config import PollOptions
 from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
-from tarry.types import Batch, Message, Offset, Origin, TopicPartition
+from tarry.types import Batch, Message, Offset, Origin, TopicPartition, check_offset, named_partition
 
 Named = TopicPartition | int
 """A partition as users name it: with one topic, a plain int names one of it."""
@@ -34,7 +34,7 @@ class Arguments:
             ConfigError: it names none.
             StaleAssignment: the consumer does not read it.
         """
-        partition = self._partition(given)
+        partition = named_partition(given, self._topics)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))
             raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
@@ -55,6 +55,10 @@ class Arguments:
             ConfigError: it is no offset, or lies ahead of what was delivered, without `force`.
             StaleAssignment: it is not held as it was delivered, or not at all.
         """
+        if isinstance(what, (Message, Batch)) and offset is not None:
+            raise ConfigError(
+                f"store_offset({what!r}, {offset!r}): a message or batch says itself up to where; leave the offset out"
+            )
         if isinstance(what, Message):
             return [(what.origin.partition, what.offset, what.origin)]
         if isinstance(what, Batch):
@@ -62,7 +66,12 @@ class Arguments:
                 self.check_held(segment.origin)
             last = {segment.origin.partition: segment for segment in what.segments}  # one request each
             return [(partition, segment.last, segment.origin) for partition, segment in last.items()]
-        given = _offset(what, offset)
+        if not isinstance(what, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            raise ConfigTypeError(
+                f"store_offset takes a message, a batch, or a partition and an offset, not {type(what).__name__} "
+                f"({what!r}); of a list of messages give the last one of each partition"
+            )
+        given = check_offset(f"store_offset({what!r}, ...)", offset, "delete_offset")
         partition = self.owned(what)
         if not force:
             self._check_delivered(partition, given)
@@ -75,17 +84,6 @@ class Arguments:
                 f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
             )
 
-    def _partition(self, given: Named) -> TopicPartition:
-        if not isinstance(given, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
-            raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {type(given).__name__} ({given!r})")
-        if not isinstance(given, int):
-            return TopicPartition(*given)
-        if len(self._topics) != 1:
-            raise ConfigError(
-                f"partition {given} of which topic? This consumer reads {sorted(self._topics)}; pass a TopicPartition"
-            )
-        return TopicPartition(self._topics[0], given)
-
     def _check_delivered(self, partition: TopicPartition, offset: Offset) -> None:
         self._note()
         upcoming = self._positions[partition].next
@@ -95,15 +93,6 @@ class Arguments:
                 f"store_offset({partition}, {offset}) lies ahead of what was delivered ({where}): the messages up to "
                 "there would be skipped; if that is meant, pass force=True"
             )
-
-
-def _offset(what: object, offset: object) -> Offset:
-    """The offset that goes with a partition."""
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
-    if offset < 0:
-        raise ConfigError(f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored")
-    return Offset(offset)
 
 
 def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> PollOptions:

@@ -25,7 +25,7 @@ from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches
 from tarry._core.pace import Pace
 from tarry._core.positions import Positions
-from tarry._runtime.bridge import Home
+from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.tasks import NOBODY, Task, current_task, ended
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions
 from tarry.consumer.advice import Advice
@@ -82,7 +82,7 @@ class State(Enum):
     CLOSED = "shut down"
 
 
-class Consumer(Generic[T]):
+class Consumer(Bound, Generic[T]):
     """Reads partitions of one or several topics, waiting at the log while there is nothing.
 
     Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.batches import cut_batches
-from tarry._runtime.bridge import Home
+from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.retry import attempt
 from tarry._wire.batch import encode_record, seal
 from tarry.config import ProducerOptions
@@ -48,6 +48,7 @@ from tarry.types import (
     T,
     TopicInfo,
     TopicPartition,
+    check_text,
 )
 
 CAUSE_TEXT = 200
@@ -78,7 +79,7 @@ class _Encoded(NamedTuple):
     timestamp_ms: int
 
 
-class Producer(Generic[T]):
+class Producer(Bound, Generic[T]):
     """Appends to one topic. Use it as `async with client.producer("orders") as producer`; sends may run concurrently.
 
     Everything that can be refused is refused before anything is written: values, types, sizes, partitions. With an
@@ -196,6 +197,7 @@ class Producer(Generic[T]):
             UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
+        _check_messages(messages)
         outgoing = [_outgoing(message) for message in messages]
         info, encoded = await self._encode_now(outgoing)
         receipts: dict[int, Receipt] = {}
@@ -340,7 +342,7 @@ class Producer(Generic[T]):
         """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""
         if self._partitioner is not None:
             return _check_partition(
-                self._partitioner(message.key, message.value, count), count, "the partitioner chose"
+                self._partitioner(message.key, message.value, count), count, "the partitioner chose "
             )
         if message.partition is not None:
             return _check_partition(message.partition, count, "partition=")
@@ -400,6 +402,16 @@ class Producer(Generic[T]):
         return ProducerStamp(self._id, sequence)
 
 
+def _check_messages(messages: object) -> None:
+    if _is_no_list(messages, Iterable):
+        raise ConfigTypeError(f"send_many takes a list of messages, not {type(messages).__name__}; for one use send")
+
+
+def _is_no_list(given: object, kind: type[object]) -> bool:
+    """It has no items, or others than one would think."""
+    return not isinstance(given, kind) or isinstance(given, (str, bytes, bytearray, Outgoing, Mapping))
+
+
 def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
     return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
 
@@ -421,7 +433,7 @@ def _check_message(message: Outgoing) -> None:
             size=len(message.key),
             limit=KEY_BYTES_MAX,
         )
-    if message.headers:
+    if message.headers != ():
         _check_headers(message.headers)
     time = message.timestamp_ms
     if time is not None and not _is_int(time):
@@ -438,10 +450,18 @@ def _check_bytes(what: str, given: object) -> None:
         return
     if isinstance(given, str):
         raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); use text.encode()")
-    raise ConfigTypeError(f"{what} must be bytes or None, not {type(given).__name__}; encode it first")
+    kind = type(given).__name__
+    hint = "give it to send_many" if isinstance(given, Outgoing) else "encode it first"
+    raise ConfigTypeError(f"{what} must be bytes or None, not {kind}; {hint}")
 
 
-def _check_headers(headers: Sequence[Header]) -> None:
+def _check_headers(headers: Collection[Header]) -> None:
+    """What is no list would be written as it is, and nobody could read the message."""
+    if _is_no_list(headers, Collection):
+        raise ConfigTypeError(
+            f"headers={headers!r} must be a list of pairs (str, bytes), not {type(headers).__name__}; "
+            "leave it out for none, and pass list(headers.items()) for a dict"
+        )
     if len(headers) > HEADERS_MAX:
         raise ConfigError(f"{len(headers)} headers; at most {HEADERS_MAX} are allowed")
     size = sum(_header_size(header) for header in headers)
@@ -461,6 +481,7 @@ def _header_size(header: Header) -> int:
     if not _is_pair(header):
         raise ConfigTypeError(f"a header must be a pair (str, bytes), not {header!r}")
     name, value = header
+    check_text("the name of a header", name)
     if value is None:  # pyright: ignore[reportUnnecessaryComparison]  # users' input
         raise ConfigTypeError(f"the value of header {name!r} must be bytes, not None")
     _check_bytes(f"the value of header {name!r}", value)
@@ -476,7 +497,7 @@ def _is_pair(header: object) -> bool:
 
 def _check_partition(partition: int, count: int, who: str) -> int:
     if not _is_int(partition):
-        raise ConfigTypeError(f"{who} {partition!r}, which is not an int")
+        raise ConfigTypeError(f"{who}{partition!r}, which is not an int")
     if not 0 <= partition < count:
-        raise ConfigError(f"{who} {partition}; the topic has {count} partitions, numbered 0 to {count - 1}")
+        raise ConfigError(f"{who}{partition}; the topic has {count} partitions, numbered 0 to {count - 1}")
     return partition
