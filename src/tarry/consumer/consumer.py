@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from inspect import isawaitable
@@ -27,7 +28,7 @@ from tarry._core.pace import Pace
 from tarry._core.positions import Positions
 from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.tasks import NOBODY, Task, current_task, ended
-from tarry.config import AutoCommit, ConsumerOptions, PollOptions
+from tarry.config import AutoCommit, ConsumerOptions, PollOptions, check_seconds
 from tarry.consumer.advice import Advice
 from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
 from tarry.consumer.gathering import Gathering
@@ -313,7 +314,7 @@ class Consumer(Bound, Generic[T]):
         *,
         count: int | None = None,
         min_count: int | None = None,
-        max_wait: float | None = None,
+        max_wait: float | timedelta | None = None,
         max_bytes: int | None = None,
         **unknown: Never,
     ) -> Batch[T]:
@@ -719,16 +720,22 @@ class Consumer(Bound, Generic[T]):
             last_error=self._cause,
         )
 
-    async def ready(self, timeout: float | None = None) -> None:
+    async def ready(self, timeout: float | timedelta | None = None) -> None:
         """Wait until every topic exists, and every partition has a position.
 
         Cancellation: ends the wait at once; nothing else changes.
 
+        Args:
+            timeout: longest wait in seconds, 0 or more (or a timedelta); None: without limit.
+
         Raises:
-            NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
+            NotReady: after `timeout`, or when nothing more can come of waiting; names what is missing (K72).
+            ConfigError: a timeout that is none.
+            NotStarted, ConsumerFailed: it is not open, was shut down meanwhile, or an internal task of it died.
         """
         self._check_started()
-        with anyio.move_on_after(timeout) as limit:
+        limit_s = None if timeout is None else check_seconds("timeout", timeout)
+        with anyio.move_on_after(limit_s) as limit:
             while self._state is State.OPEN and self._looking.is_hopeful():
                 await self._arrival.wait()
         if self._state is not State.OPEN:
@@ -736,7 +743,7 @@ class Consumer(Bound, Generic[T]):
         if self._worker.failure is not None:
             self._worker.raise_pending()
         if missing := self._looking.missing():
-            after = f" after {timeout:g} s" if limit.cancelled_caught else ""
+            after = f" after {limit_s:g} s" if limit.cancelled_caught else ""
             raise NotReady(f"{self._reads}: {', '.join(missing)}{after}")
 
     async def lag(self) -> dict[TopicPartition, Lag]:

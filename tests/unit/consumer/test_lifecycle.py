@@ -542,6 +542,16 @@ class TestPartitionsAreNamed:
             assert rig.calls("reset_group") == []
 
     @virtual()
+    async def test_a_timeout_of_ready_is_a_number_of_seconds(self) -> None:
+        async with opened() as rig, rig.consumer() as consumer:
+            wrong: list[Any] = ["1", True, -1, float("nan"), timedelta(seconds=-1), [1]]
+            for timeout in wrong:
+                with pytest.raises(ConfigError, match=r"^timeout=.*seconds"):
+                    await consumer.ready(timeout)
+            for timeout in (None, 0, 0.5, timedelta(seconds=1), float("inf")):
+                await consumer.ready(timeout)
+
+    @virtual()
     async def test_what_says_itself_up_to_where_takes_no_offset(self) -> None:
         async with opened() as rig, rig.consumer() as consumer:
             await rig.append(P0, b"a", b"b")
