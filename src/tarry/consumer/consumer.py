@@ -169,6 +169,7 @@ class Consumer(Bound, Generic[T]):
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = NOBODY
         self._reading = False
+        self._is_told = False  # the reader knows of the shutdown
         self._is_consuming = False
         self._stop: anyio.Event | None = None
         self._arrival = anyio.Event()
@@ -233,6 +234,7 @@ class Consumer(Bound, Generic[T]):
             self._arrived()
             self._start_soon(self._close)  # not in this task, so that no cancel cuts it short
         if self._reader is self._current_task():
+            self._is_told = True
             self._hurry.set()
         try:
             await self._closed.wait()
@@ -326,25 +328,44 @@ class Consumer(Bound, Generic[T]):
 
         Cancellation: what was gathered stays with the consumer and comes with the next read.
 
+        Args:
+            count: most messages of the batch, 1 to 10,000.
+            min_count: as many end the wait, 1 to `count`.
+            max_wait: longest wait in seconds, 0 to 600 (or a timedelta); 0 answers at once.
+            max_bytes: most bytes of the batch; a first message above it comes alone.
+
+        Returns:
+            The batch. Of a consumer that is being shut down, or was while its reader worked, one with the reason
+            `"drain"`, once; then `NotStarted` is raised.
+
         Raises:
             ConfigError: a limit out of its range, or an option that does not exist, such as `poll_interval` (C12).
             NotStarted, ConcurrentRead, ConsumerFailed, or an error of one partition, as from a read.
         """
         given = {"count": count, "min_count": min_count, "max_wait": max_wait, "max_bytes": max_bytes}
         options = poll_options(self._poll, given, unknown)
+        if self._state is State.CLOSED:
+            return self._drained()
         if self._current_task() is not self._reader:
             self._claim()
-        if self._state is State.CLOSED:
-            raise self._ended()
         self._settle()
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )
         self._reading = True
         try:
-            return await self._gathering.gather(demand)
+            batch = await self._gathering.gather(demand)
         finally:
             self._reading = False
+        self._is_told = batch.reason == "drain"
+        return batch
+
+    def _drained(self) -> Batch[T]:
+        """Who worked longer than the shutdown waited is told of it like one who waited for messages, once."""
+        if self._is_told or self._current_task() is not self._reader:
+            raise self._ended()
+        self._is_told = True
+        return Batch((), "drain", self._lists.read)
 
     def _hand_out(self, segments: Sequence[Segment]) -> None:
         """A batch goes to the application."""
