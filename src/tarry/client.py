@@ -131,7 +131,11 @@ def _opener(target: str, options: LogOptions) -> OpenBroker:
 
 
 class Client(Bound):
-    """A connection to one log; an async context manager. Consumers still open when it is left are shut down."""
+    """A connection to one log; an async context manager. Consumers still open when it is left are shut down.
+
+    It belongs to the event loop in which it is entered, with all that is made from it: in another loop or thread their
+    use is a `UsageError`.
+    """
 
     def __init__(
         self, open_broker: OpenBroker, *, name: str = "log", instruments: Sequence[abc.Instrument] = ()
@@ -235,8 +239,12 @@ class Client(Bound):
             max_record_bytes: largest encoded message, up to 16 MiB.
             exist_ok: return an existing topic of that name as it is.
 
+        Cancellation: it may still be created.
+
         Raises:
-            TopicExists, InvalidName, ConfigError.
+            TopicExists: there is one of that name, and `exist_ok` is not set.
+            InvalidName, ConfigError: a name or an option that cannot be; nothing was created.
+            NotStarted: the client is not open; so with every method that asks the log.
         """
         given: dict[str, Any] = {
             "partitions": partitions,
@@ -265,7 +273,11 @@ class Client(Bound):
         return await self.broker.grow_topic(check_topic(name), wanted)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none."""
+        """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none.
+
+        Its consumers are told at their next read; the partitions of a group just go (K57).
+        Cancellation: it may still be deleted.
+        """
         await self.broker.delete_topic(check_topic(name))
 
     async def topics(self) -> Sequence[TopicInfo]:
@@ -291,7 +303,12 @@ class Client(Bound):
 
         All are checked before the first is stored.
 
+        Args:
+            offsets: the last finished message of each partition, inclusive; or None.
+
         Raises:
+            ConfigError: no mapping of partitions to offsets; nothing was stored.
+            GroupNotFound: nothing is known of a group of that name.
             NotAccepted: the group has members; stop them first.
             OffsetOutOfRange, TopicNotFound: one of them does not exist; nothing was stored.
         """

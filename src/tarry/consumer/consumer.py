@@ -224,6 +224,12 @@ class Consumer(Bound, Generic[T]):
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.
+
+        Returns:
+            What is stored of each partition, by how many messages that was brought back, and how many are unfinished.
+
+        Raises:
+            UsageError: called in another thread or event loop.
         """
         if not self._is_started():
             return self._report
@@ -444,6 +450,7 @@ class Consumer(Bound, Generic[T]):
 
         Args:
             handler: called with one message; may be async.
+            stop: ends the loop when it is set; the consumer stays open.
             on_error: what an error of the handler does: `"raise"` it, with the message unfinished as after a cancel
                 (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
 
@@ -590,6 +597,12 @@ class Consumer(Bound, Generic[T]):
         """Remove the stored offset, so that `Start.next()` begins anew (C55).
 
         An automatic mode goes on storing what is finished after this, also at shutdown.
+
+        Cancellation: it may still be removed.
+
+        Raises:
+            UsageError: the consumer has no name to store under.
+            StaleAssignment: the partition is not read by this consumer.
         """
         self._check_started()
         self._check_named()
@@ -701,17 +714,24 @@ class Consumer(Bound, Generic[T]):
         return 0 if not self._is_started() else self._standing.session.assignment.generation
 
     def position(self, partition: TopicPartition | int) -> Position | None:
-        """The next message to be delivered, None while it is not known; never waits (C25)."""
+        """The next message to be delivered, None while it is not known; never waits (C25).
+
+        Like the other two it goes on telling after shutdown.
+
+        Raises:
+            StaleAssignment: the partition is not, or no longer, read by this consumer.
+            NotStarted: the consumer was not entered.
+        """
         self._handing.note()
         return self._positions[self._owned(partition)].next
 
     def last_delivered(self, partition: TopicPartition | int) -> Offset | None:
-        """The last offset handed over, None when there is none (C25, C34, D2)."""
+        """The last offset handed over, None when there is none (C25, C34, D2); raises as `position` does."""
         self._handing.note()
         return self._positions[self._owned(partition)].delivered
 
     def last_stored(self, partition: TopicPartition | int) -> Offset | None:
-        """The stored offset as far as this consumer knows it, None when there is none (C25)."""
+        """The stored offset as far as this consumer knows it, None when there is none (C25); raises as `position`."""
         return self._commits[self._owned(partition)].stored
 
     def statistics(self) -> Statistics:
@@ -724,6 +744,9 @@ class Consumer(Bound, Generic[T]):
         Messages are not timed one by one: `stalled_s` is exact for the first of each list that was fetched, and for the
         others may be too short by the time between two calls. `ok` becomes False when the log is silent for more than
         two `heartbeat_interval`.
+
+        Raises:
+            UsageError: called in another thread or event loop.
         """
         state, is_open = self._state.value, self._state is State.OPEN
         if self._is_started():
@@ -772,6 +795,12 @@ class Consumer(Bound, Generic[T]):
 
         In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
         Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
+
+        Cancellation: nothing else changes.
+
+        Raises:
+            NotStarted: the consumer is not open.
+            RefusedError, LogUnavailable: the log does not say; nothing is asked again.
         """
         self._check_started()
         self._handing.note()

@@ -165,11 +165,17 @@ class Producer(Bound, Generic[T]):
 
         Args:
             value: bytes, or what the producer's `value_type` says; None for a delete marker.
-            key: equal keys go to one partition; None takes the next partition in turn.
+            key: equal keys go to one partition; None takes the next partition in turn. At most 64 KiB.
+            headers: pairs of a text and bytes, kept in order with duplicates; at most 64, together 32 KiB.
             partition: overrides the choice by key.
             timestamp_ms: milliseconds since 1970 UTC; default now.
 
+        Cancellation: it may still be applied, whole.
+
         Raises:
+            ConfigError: something is of a wrong type, or out of its range; nothing was sent.
+            NotStarted, ProducerClosed: the producer is not open.
+            TopicNotFound: the topic, or the partition of it, is not there any more.
             UnencodableValue: it is none of `value_type`, or its encoder failed; nothing was sent.
             MessageTooLarge: above the topic's limit; names both sizes.
             OutcomeUnknown: it may or may not have been written.
@@ -193,8 +199,12 @@ class Producer(Bound, Generic[T]):
         Cancellation: while they are being encoded nothing was sent, but when that is done anew for a topic that was
         created again (K57).
 
+        Args:
+            messages: values, or `Outgoing` for those with a key, headers, a partition or a time.
+
         Raises:
-            UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
+            UnencodableValue, MessageTooLarge, ConfigError: one of them is refused; nothing was sent.
+            NotStarted, ProducerClosed: the producer is not open.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
         _check_messages(messages)
