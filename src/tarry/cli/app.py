@@ -121,7 +121,7 @@ def _refusal(error: _Refusal) -> str:
         hint = "write it behind the command, as in `tarry consume --db orders.db lines`"
     else:
         hint = f"see {command} --help"
-    line = " ".join(text.split()).rstrip(".")
+    line = " ".join(text.replace("Value error, ", "").split()).rstrip(".")
     return f"{command}: {line[:1].lower()}{line[1:]}; {hint}"
 
 

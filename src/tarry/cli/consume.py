@@ -91,7 +91,12 @@ def consume(
     _check(count, min_count, max_wait, exit_at_end=exit_at_end)
     log = choose_log(url, db)
     wanted = _Wanted(
-        count, min_count or 1, 5.0 if max_wait is None else max_wait, max_bytes or MIB, exit_at_end, output
+        count,
+        min_count or 1,
+        5.0 if max_wait is None else max_wait,
+        MIB if max_bytes is None else max_bytes,
+        exit_at_end,
+        output,
     )
     begin = where or (tarry.Start.first() if name is None else tarry.Start.next())
 

@@ -13,6 +13,7 @@ from tarry.cli.logs import choose_log, find_topic, say
 from tarry.cli.options import Db, Output, Url, duration, examples, size
 from tarry.cli.tables import As, counted, print_json, print_table
 from tarry.config import MIB
+from tarry.errors import TopicExists
 from tarry.types import TopicInfo
 
 app = typer.Typer(
@@ -60,14 +61,17 @@ def create(
 
     async def work(_: Stop) -> None:
         async with log.open(create=True) as client:
-            info = await client.create_topic(
-                name,
-                partitions,
-                retention_age=retention_age,
-                retention_bytes=retention_bytes,
-                max_record_bytes=MIB if max_record_bytes is None else max_record_bytes,
-                exist_ok=exist_ok,
-            )
+            try:
+                info = await client.create_topic(
+                    name,
+                    partitions,
+                    retention_age=retention_age,
+                    retention_bytes=retention_bytes,
+                    max_record_bytes=MIB if max_record_bytes is None else max_record_bytes,
+                    exist_ok=exist_ok,
+                )
+            except TopicExists:
+                raise CommandError(f"topic {name!r} exists already; add --exist-ok to take it as it is") from None
         say(f"topic {info.name!r} has {counted(len(info.partitions), 'partition')}")
 
     run(work)

@@ -225,9 +225,10 @@ class TestAnotherLoop:
         ]
         for use in uses:
             with pytest.raises(UsageError, match="belongs to the event loop in which it was opened"):
-                outcome = use()
-                if isawaitable(outcome):
-                    await outcome
+                with anyio.fail_after(2.0):
+                    outcome = use()
+                    if isawaitable(outcome):
+                        await outcome
 
     @pytest.mark.parametrize("other", ["asyncio", "trio"])
     @pytest.mark.parametrize("target", ["memory:", "log.db"])
