@@ -168,7 +168,9 @@ class Worker:
             standing,
             self._routes,
             fetches,
-            watching.Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._nudge),
+            watching.Desk(
+                self._is_active, self._alone, self._is_busy, self._target, self._route_refused, arrived, self._nudge
+            ),
             poll=poll,
             bell=self._bell,
             random=random,
@@ -378,7 +380,7 @@ class Worker:
                 plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=len(self._routes.groups))
                 if plan is not None:
                     tasks.start_soon(self._serve, self._order(plan), tasks)
-                elif self._alone() and not self._fetches.busy and not self._lane(self._active()[0]).rests:
+                elif self._alone() and not self._is_busy() and not self._lane(self._active()[0]).rests:
                     await self._fetch_alone()
                 else:
                     await self._bell.heard("fetching")
@@ -399,10 +401,18 @@ class Worker:
         self._fetches.started(plan)
         return Order(plan, [*map(self._target, plan.partitions)], [self._positions[at].epoch for at in plan.partitions])
 
+    def _askable(self, partition: TopicPartition) -> str | None:
+        """The leader that is asked about a partition; None: nobody is for now."""
+        return None if self._stopped.holds(partition) else self._routes.leader(partition)
+
     def _free_lane(self, partition: TopicPartition) -> str | None:
-        leader = self._routes.leader(partition)
+        """The same, unless that leader rests."""
+        leader = self._askable(partition)
         is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
-        return leader if is_free and not self._stopped.holds(partition) else None
+        return leader if is_free else None
+
+    def _is_busy(self) -> bool:
+        return self._fetches.busy(self._askable)
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
