@@ -340,6 +340,9 @@ async def test_a_topic_that_is_deleted_while_a_fetch_names_it_holds_up_no_other(
             begun = anyio.current_time()
             assert list(await consumer.poll(max_wait=0.5)) == []
             assert anyio.current_time() - begun == pytest.approx(0.5)
+            asked = [[target.partition for target in call.arguments["targets"]] for call in rig.calls("poll")]
+            assert A0 in asked[0]
+            assert not any(A0 in named for named in asked[1:])
 
 
 @rule("K56", "K57")
