@@ -715,6 +715,8 @@ class Consumer(Generic[T]):
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until every topic exists, and every partition has a position.
 
+        A partition gets none before `on_assigned` has run, so that this does not return inside of it.
+
         Cancellation: ends the wait at once; nothing else changes.
 
         Raises:

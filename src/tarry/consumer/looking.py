@@ -114,10 +114,10 @@ class Looking:
         asking = "the log has not said yet where it begins"
         if self._traffic.last_error is not None:
             asking += f"; the last refusal: {self._traffic.last_error}"
+        moving = "a rebalance is under way"
         return {
-            partition: str(stopped.get(partition, asking if place.is_open else "a rebalance is under way"))
-            for partition in self._positions
-            if (place := self._positions[partition]).next is None
+            partition: str(stopped.get(partition, asking if self._positions[partition].is_open else moving))
+            for partition in self._without_position()
         }
 
     def _stalled_s(self, *, is_reading: bool) -> float:
@@ -129,8 +129,7 @@ class Looking:
 
     def is_hopeful(self) -> bool:
         """Something is missing, and may still come: the position of a partition, or a topic."""
-        unresolved = self._positions.unresolved()
-        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(self._without_position())
         return self._worker.failure is None and may_come
 
     def missing(self) -> list[str]:
@@ -138,10 +137,14 @@ class Looking:
         stopped = self._worker.stopped
         partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
-            for partition in self._positions.unresolved()
+            for partition in self._without_position()
         ]
         missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
         return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
+
+    def _without_position(self) -> list[TopicPartition]:
+        """Those too that are not to be read before a hook has run."""
+        return [partition for partition in self._positions if self._positions[partition].next is None]
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end; asks the log."""
