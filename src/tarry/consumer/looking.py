@@ -19,9 +19,9 @@ from tarry.consumer.storing import Storing
 from tarry.consumer.topics import Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.worker import Worker
-from tarry.errors import TarryError
+from tarry.errors import TarryError, TopicNotFound
 from tarry.instruments import Instruments
-from tarry.types import Health, Lag, Position, Statistics, TopicPartition, position_after
+from tarry.types import Health, HistoryId, Lag, Offset, Position, Statistics, TopicPartition, position_after
 
 
 class Looking:
@@ -153,17 +153,29 @@ class Looking:
             place, stored = self._positions.get(partition), self._commits[partition].stored
             if place is None:
                 continue  # it left meanwhile
-            position = place.next
-            upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
-            ahead = behind = await self._standing.session.resolve(partition, upcoming)
-            if unstored != upcoming:
-                behind = await self._standing.session.resolve(partition, unstored)
-            found[partition] = Lag(
-                ahead.log_end,
-                position,
-                delivered=ahead.log_end - max(upcoming, ahead.log_start),
-                stored=behind.log_end - max(unstored, behind.log_start),
-                delivered_s=ahead.age_s,
-                stored_s=behind.age_s,
-            )
+            try:
+                lag, history = await self._lag_behind(partition, place.next, stored)
+                if place.history not in (None, history):  # nothing of this topic was read, but of one before it
+                    lag, _ = await self._lag_behind(partition, None, None)
+            except TopicNotFound:
+                continue  # it has no end any more
+            found[partition] = lag
         return found
+
+    async def _lag_behind(
+        self, partition: TopicPartition, position: Position | None, stored: Offset | None
+    ) -> tuple[Lag, HistoryId]:
+        """How far the end is behind a position and behind a stored offset, and whose end that is."""
+        upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
+        ahead = behind = await self._standing.session.resolve(partition, upcoming)
+        if unstored != upcoming:
+            behind = await self._standing.session.resolve(partition, unstored)
+        lag = Lag(
+            ahead.log_end,
+            position,
+            delivered=ahead.log_end - max(upcoming, ahead.log_start),
+            stored=behind.log_end - max(unstored, behind.log_start),
+            delivered_s=ahead.age_s,
+            stored_s=behind.age_s,
+        )
+        return lag, behind.history
