@@ -715,6 +715,8 @@ class Consumer(Generic[T]):
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until every topic exists, and every partition has a position.
 
+        A partition gets none before `on_assigned` has run, so that this does not return inside of it.
+
         Cancellation: ends the wait at once; nothing else changes.
 
         Raises:
@@ -736,7 +738,8 @@ class Consumer(Generic[T]):
         """How far each partition is behind its end, by what was delivered and by what is stored.
 
         In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
-        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked. A
+        partition whose topic is gone has no end, and is left out.
         """
         self._check_started()
         self._handing.note()

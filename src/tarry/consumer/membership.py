@@ -438,6 +438,7 @@ class Membership:
         mine = self._still(mine, tenure)
         self._warn_unstored([partition for partition in cut_off if partition in mine])
         self._drop(mine, self._older_than(tenure))
+        self._reader.wake()  # whoever waits for positions waits for one less
         if await self._release(partitions, tenure):
             for partition in partitions:
                 self._leaving.pop(partition, None)

@@ -12,8 +12,8 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import RebalanceHookError, StaleAssignment, TarryError
-from tarry.testing import delay
+from tarry.errors import NotReady, RebalanceHookError, StaleAssignment, TarryError
+from tarry.testing import delay, hold
 from tarry.types import Message, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, offsets, opened, owns, places, settled, start, take, take_all
@@ -383,6 +383,32 @@ class TestHooks:
                 await owns(first, 2)
             assert told[1:] == [frozenset({P0, P1})]
             assert {rig.group_stored(kept), rig.group_stored(moved)} == {1}
+
+    @rule("K72", "K55")
+    @virtual(seeds=2)
+    async def test_it_is_ready_when_the_hook_has_run_and_not_before(self) -> None:
+        async def assigned(_: object) -> None:
+            await anyio.sleep(3.0)
+
+        async with opened(2) as rig, rig.member(on_assigned=assigned) as consumer:
+            with pytest.raises(NotReady, match=r"no position yet for t\[0\], t\[1\] after 1 s"):
+                await consumer.ready(timeout=1)
+            await consumer.ready(timeout=5)
+            assert (consumer.position(P0), consumer.position(P1)) == (0, 0)
+
+    @rule("K72", "K55")
+    @virtual(seeds=2)
+    async def test_whoever_waits_for_a_position_waits_for_none_of_what_goes(self) -> None:
+        async with opened(2) as rig, rig.member() as first, anyio.create_task_group() as tasks:
+            rig.script.every("resolve", do=hold(anyio.Event()), where=lambda call: call.arguments["partition"] == P1)
+            waiting = start(tasks, first.ready)
+            await anyio.sleep(1.0)
+            assert waiting.outcome == "running"
+            async with rig.member():
+                await owns(first, 1)
+                await settled()
+                assert waiting.outcome == "returned"
+            tasks.cancel_scope.cancel()
 
     @rule("K88")
     @virtual(seeds=3)

@@ -12,7 +12,7 @@ import pytest
 
 from tarry import AutoCommit, PollOptions, StaleAssignment
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigTypeError, FeatureUnavailable, NotAccepted
+from tarry.errors import ConfigTypeError, FeatureUnavailable, LogUnavailable, NotAccepted
 from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message
 from tests.marks import rule
@@ -312,3 +312,18 @@ async def test_a_short_pause_of_a_quiet_partition_leaves_the_wait_that_names_it(
         await rig.fill(P0, 1)
         with anyio.fail_after(0.1):
             assert offsets(await take(consumer, 1)) == [0]
+
+
+@rule("K48", "C6")
+@virtual(seeds=2)
+async def test_a_poll_ends_in_time_when_a_pause_ends_while_nobody_is_known_to_lead() -> None:
+    async with opened(2) as rig, rig.consumer(poll=PollOptions(max_wait=0.5)) as consumer:
+        await consumer.ready()
+        for operation in ("wait_ready", "poll", "route"):
+            rig.script.every(operation, do=refuse(LogUnavailable("away")))
+        await anyio.sleep(1.0)
+        consumer.pause(0, cause="full")
+        consumer.resume(0)
+        begun = anyio.current_time()
+        assert list(await consumer.poll()) == []
+        assert anyio.current_time() - begun <= 0.6
