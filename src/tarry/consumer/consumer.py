@@ -636,7 +636,7 @@ class Consumer(Generic[T]):
         for partition in self._arguments.all_owned(partitions):
             self._positions.pause(partition, None)
             self._fetches.bring_back(partition)
-            if partition in self._positions.readable():
+            if partition in self._positions.readable() and not self._worker.is_held_back(partition):
                 self._fetches.ready(partition)
         self._worker.kick()
         self._arrived()

@@ -12,7 +12,7 @@ import pytest
 
 from tarry import AutoCommit, PollOptions, StaleAssignment
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigTypeError, FeatureUnavailable, NotAccepted
+from tarry.errors import ConfigTypeError, FeatureUnavailable, NotAccepted, UndecodableMessage
 from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message
 from tests.marks import rule
@@ -312,3 +312,20 @@ async def test_a_short_pause_of_a_quiet_partition_leaves_the_wait_that_names_it(
         await rig.fill(P0, 1)
         with anyio.fail_after(0.1):
             assert offsets(await take(consumer, 1)) == [0]
+
+
+@rule("K48", "C111")
+@virtual()
+async def test_a_resume_of_what_is_stopped_holds_up_nobody() -> None:
+    async with opened(2) as rig:
+        await rig.append(P0, b"no number")
+        async with rig.typed(int) as consumer:
+            with pytest.raises(UndecodableMessage):
+                await anext(consumer)
+            consumer.resume([P0, P1])
+            assert await consumer.poll(max_wait=1.0) == []
+            assert anyio.current_time() == pytest.approx(1.0, abs=0.5)
+            await rig.append(P1, b"7")
+            with anyio.fail_after(5.0):
+                assert (await anext(consumer)).value == 7
+            assert consumer.health().stopped.keys() == {P0}
