@@ -455,6 +455,8 @@ class Consumer(Generic[T]):
             self._arrived()
 
     async def _handle(self, message: Message[T], handler: Handler[T], *, skips: bool) -> None:
+        origin = message.origin
+        place = self._positions.get(origin.partition)
         try:
             result = handler(message)
             if isawaitable(result):
@@ -465,8 +467,9 @@ class Consumer(Generic[T]):
                 self._handing.stop_short()
                 raise
             self._advice.skipped(message, error)
-        origin = message.origin
-        if self._positions.holds(origin) and self._commits.returned(origin.partition, message.offset, origin.head):
+        if self._positions.get(origin.partition) is not place or not self._positions.holds(origin):
+            return  # it was sought or lost meanwhile: the message counts neither way any more
+        if self._commits.returned(origin.partition, message.offset, origin.head):
             self._storing.queue(origin.partition)
 
     def _stop_at(self, bad: Segment, error: DataError) -> None:

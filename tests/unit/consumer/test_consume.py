@@ -118,6 +118,31 @@ class TestMoments:
                 await consumer.shutdown()
                 assert rig.stored(P0) == work.done[-1] == 1
 
+    @AFTER
+    @rule("C33", "C46")
+    @virtual()
+    async def test_what_its_handler_sought_back_to_is_not_stored_when_it_returns(self, commit: AutoCommit) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            begun: list[int] = []
+            stored: list[int | None] = []
+            stop = anyio.Event()
+
+            async def once_more(message: Message) -> None:
+                begun.append(message.offset)
+                await anyio.sleep(1.0)
+                stored.append(rig.stored(P0))
+                if begun == [0, 1]:
+                    await consumer.seek(P0, message.offset)
+                elif message.offset == 1:
+                    stop.set()
+
+            async with rig.consumer(commit=commit) as consumer:
+                await consumer.consume(once_more, stop=stop)
+            assert begun == [0, 1, 1]
+            assert stored == [None, 0, 0]
+            assert rig.stored(P0) == 1
+
     async def stored(self, commit: AutoCommit, count: int, *, appends: bool = False) -> list[int | None]:
         """Twelve messages are there; with `appends` a thirteenth comes when the handler has been idle for a while."""
         found: list[int | None] = []
