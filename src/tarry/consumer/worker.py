@@ -276,7 +276,6 @@ class Worker:
         for partition in partitions:
             self._stopped.succeeded(partition)
             self._begin_anew(partition)
-            self._errors.pop(partition, None)
             self._resolving.forget(partition)
             self._fetches.bring_back(partition)
             self._fetches.void(partition, kept)
@@ -317,11 +316,11 @@ class Worker:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
         self._begin_anew(partition)
-        self._errors.pop(partition, None)
         self._probe(partition)
 
     def _begin_anew(self, partition: TopicPartition) -> None:
-        """No gap in front of it and nothing dropped behind it holds it back any more."""
+        """No gap in front of it and nothing dropped behind it holds it back, and no error of it is to be told."""
+        self._errors.pop(partition, None)
         self._gaps.forget(partition)
         self.committing.forget(partition)
 
