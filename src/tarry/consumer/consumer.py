@@ -216,6 +216,7 @@ class Consumer(Generic[T]):
         Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
         its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
+        Called from a hook of this consumer it only begins, and the report is empty: the end waits for the hook.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.
@@ -229,6 +230,8 @@ class Consumer(Generic[T]):
             self._start_soon(self._close)  # not in this task, so that no cancel cuts it short
         if self._reader is self._current_task():
             self._hurry.set()
+        if self._membership is not None and self._membership.is_in_hook:
+            return self._report
         try:
             await self._closed.wait()
         except anyio.get_cancelled_exc_class():
