@@ -425,7 +425,7 @@ class Consumer(Generic[T]):
                 (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
 
         Raises:
-            ConcurrentRead: another task reads, or another `consume` runs.
+            ConcurrentRead: another task reads, or another `consume` runs; no other task may read while this one does.
             NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
         """
         check_handler(handler, stop, on_error)
@@ -499,15 +499,22 @@ class Consumer(Generic[T]):
         self._arrived()
 
     def _claim(self) -> None:
-        """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
+        """Another task than before reads: refused while that one still has to do with the consumer (K97)."""
         task = self._current_task()
-        if self._reader is not None and not ended(self._reader) and (self._reading or self._hand.in_work()):
+        if self._reader is not None and not ended(self._reader) and (does := self._reader_does()):
             raise ConcurrentRead(
-                f"{self._reads} is read by another task, which "
-                f"{'waits for a message' if self._reading else 'still holds one'}; "
+                f"{self._reads} is read by another task, which {does}; "
                 "let one task read and hand messages on, or open a consumer per task"
             )
         self._reader = task
+
+    def _reader_does(self) -> str | None:
+        """What whoever reads is about; None: nothing that has to do with this consumer."""
+        if self._reading:
+            return "waits for a message"
+        if self._is_consuming:
+            return "runs a handler"
+        return "still holds one" if self._hand.in_work() else None
 
     def _arrived(self) -> None:
         """Everybody who waits looks again."""

@@ -531,6 +531,25 @@ class TestWhoReads:
                 await consumer.shutdown()
                 assert work.done == [0, 1]
 
+    @rule("K97", "C24")
+    @virtual()
+    async def test_nor_behind_a_handler_that_has_stored_its_message_and_goes_on(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+
+            async def work(message: Message) -> None:
+                await consumer.store_offset(message)
+                await anyio.sleep(2.0)
+                raise ValueError("behind the store")
+
+            async with rig.consumer() as consumer:
+                handling = start(tasks, lambda: consumer.consume(work))
+                await anyio.sleep(1.0)
+                with pytest.raises(ConcurrentRead, match="another task, which runs a handler; let one task read"):
+                    await anext(consumer)
+                await handling.done.wait()
+                assert offsets(await take(consumer, 2)) == [1, 2]
+
     @rule("K97")
     @virtual()
     async def test_two_loops_are_refused_even_from_within_the_handler(self) -> None:
