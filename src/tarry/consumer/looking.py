@@ -129,8 +129,7 @@ class Looking:
 
     def is_hopeful(self) -> bool:
         """Something is missing, and may still come: the position of a partition, or a topic."""
-        unresolved = self._positions.unresolved()
-        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(self._unplaced())
         return self._worker.failure is None and may_come
 
     def missing(self) -> list[str]:
@@ -138,10 +137,15 @@ class Looking:
         stopped = self._worker.stopped
         partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
-            for partition in self._positions.unresolved()
+            for partition in self._unplaced()
         ]
         missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
         return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
+
+    def _unplaced(self) -> list[TopicPartition]:
+        """Partitions without a position; to a hook those are none that get theirs once it has run."""
+        is_in_hook = self._membership is not None and self._membership.is_in_hook
+        return self._positions.unresolved() if is_in_hook else self._positions.unplaced()
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end; asks the log."""

@@ -378,6 +378,7 @@ class Membership:
             self._positions.drop(partition)
             self._commits.forget(partition)
         self._worker.forget(partitions, kept)
+        self._reader.wake()
 
     # ------------------------------------------------------------------------------------------- giving up
 
@@ -497,7 +498,7 @@ class Membership:
 
     @property
     def is_in_hook(self) -> bool:
-        """Whoever asks is a hook that runs, or was started by it: what waits for its end must not be waited for."""
+        """Whoever asks is a hook that runs, or was started by it: it must not wait for what waits for its end."""
         return self._hook is not None and _HOOK.get() is self._hook
 
     @contextmanager

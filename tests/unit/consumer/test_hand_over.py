@@ -13,7 +13,7 @@ import pytest
 
 from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
-from tarry.errors import RebalanceHookError, StaleAssignment, TarryError
+from tarry.errors import NotReady, RebalanceHookError, StaleAssignment, TarryError
 from tarry.testing import delay
 from tarry.types import Message, ShutdownReport, TopicPartition
 from tests.marks import rule
@@ -458,6 +458,43 @@ class TestHooks:
                 else:
                     found = await items(first, 3, patience=10.0)
                 assert any(isinstance(item, RebalanceHookError) for item in found)
+
+    @rule("K72")
+    @virtual(seeds=2)
+    async def test_a_member_is_ready_when_on_assigned_has_run(self) -> None:
+        async with opened(2) as rig:
+            asked: list[float] = []
+
+            async def assigned(_: frozenset[TopicPartition]) -> None:
+                await consumer.ready()  # a hook waits for nothing that waits for it
+                asked.append(anyio.current_time())
+                await anyio.sleep(1.0)
+
+            consumer = rig.member(on_assigned=assigned)
+            async with consumer:
+                with pytest.raises(NotReady, match=r"no position yet for t\[0\], t\[1\] after 0.5 s"):
+                    await consumer.ready(timeout=0.5)
+                await consumer.ready()
+                assert [consumer.position(P0), consumer.position(P1)] == [0, 0]
+                assert anyio.current_time() - asked[0] == pytest.approx(1.0, abs=0.1)
+
+    @rule("K72")
+    @virtual(seeds=2)
+    async def test_what_goes_without_a_position_is_waited_for_no_longer(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+
+            async def assigned(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(5.0)
+
+            async with rig.member(on_assigned=assigned, on_revoked=assigned) as first:
+                ready = start(tasks, first.ready)
+                await anyio.sleep(1.0)
+                async with rig.member() as second:
+                    await owns(second, 1)
+                    await settled()
+                    assert ready.outcome == "returned"
+                    (kept,) = first.assignment
+                    assert first.position(kept) == 0
 
 
 class TestStops:
