@@ -555,10 +555,10 @@ class Consumer(Generic[T]):
         Args:
             what: a message, a batch (each of its partitions), or a partition together with `offset`.
             force: store an offset too that was not delivered yet; without it that is refused, since the messages up to
-                there would be skipped.
+                there would be skipped. Behind a `seek` back, what was delivered before it is among those.
 
         Raises:
-            ConfigError: the offset lies ahead of what was delivered.
+            ConfigError: the offset lies ahead of what was delivered, or stands beside a message or batch.
             StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message. Of
                 a batch nothing is stored then, unless the partition was lost during this call.
             UsageError: the consumer has no name to store under.
