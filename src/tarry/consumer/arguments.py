@@ -74,8 +74,10 @@ class Arguments:
                 f"store_offset({what!r}, {offset!r}): a {type(what).__name__.lower()} has its own offset; pass its "
                 "TopicPartition to store another one"
             )
-        is_batch = isinstance(what, Batch)
-        ends = [(part.origin, part.last) for part in what.segments] if is_batch else [(what.origin, what.offset)]
+        if isinstance(what, Message):
+            ends = [(what.origin, what.offset)]
+        else:
+            ends = [(segment.origin, segment.last) for segment in what.segments]
         for origin, _ in ends:
             self.check_held(origin)
         return {origin.partition: (origin.partition, end, origin) for origin, end in ends}.values()
@@ -88,10 +90,14 @@ class Arguments:
             )
 
     def _partition(self, given: Named) -> TopicPartition:
-        if not isinstance(given, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
-            raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {type(given).__name__} ({given!r})")
-        if not isinstance(given, int):
-            return TopicPartition(*given)
+        match given:
+            case tuple((str(), int())):
+                return TopicPartition(*given)
+            case int() if not isinstance(given, bool):
+                pass
+            case _:
+                kind = type(given).__name__
+                raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {kind} ({given!r})")
         if len(self._topics) != 1:
             raise ConfigError(
                 f"partition {given} of which topic? This consumer reads {sorted(self._topics)}; pass a TopicPartition"

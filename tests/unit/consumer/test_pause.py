@@ -185,7 +185,7 @@ async def test_a_pause_needs_a_cause_and_partitions_of_ours(cause: Any) -> None:
         assert consumer.paused == {}
 
 
-@pytest.mark.parametrize("given", ["t", ["t"], None, 1.5, [P0, None], ("t", 0)])
+@pytest.mark.parametrize("given", ["t", ["t"], None, 1.5, [P0, None], ("t", 0), True, [False]])
 @virtual()
 async def test_what_names_no_partition_is_refused_as_that(given: Any) -> None:
     async with opened() as rig, rig.consumer() as consumer:
@@ -193,6 +193,14 @@ async def test_what_names_no_partition_is_refused_as_that(given: Any) -> None:
             with pytest.raises(ConfigTypeError, match="a partition is an int or a TopicPartition, not "):
                 call(given)
         assert consumer.paused == {}
+
+
+@pytest.mark.parametrize("given", [("t",), ("t", 0, 1), (0, "t"), ("t", "0"), True, None])
+@virtual()
+async def test_nor_is_it_sought(given: Any) -> None:
+    async with opened() as rig, rig.consumer() as consumer:
+        with pytest.raises(ConfigTypeError, match="a partition is an int or a TopicPartition, not "):
+            await consumer.seek(given, 0)
 
 
 @rule("K48", "C27")
