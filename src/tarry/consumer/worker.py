@@ -663,7 +663,7 @@ class Worker:
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        partitions = [partition for partition in refused.partitions if self._is_readable(partition)]
+        partitions = [at for at in refused.partitions if self._is_readable(at) and not self.is_held_back(at)]
         for partition in partitions:
             self._fetches.ready(partition)
         answers: list[bool | None] = []
