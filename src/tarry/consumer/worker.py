@@ -454,6 +454,7 @@ class Worker:
             )
         self._direct = None
         if direct.scope.cancelled_caught:
+            self._watching.settle()
             if not self._alone():
                 self._nudge()  # from now on it has to be watched
             return

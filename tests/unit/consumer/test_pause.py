@@ -337,3 +337,19 @@ async def test_a_resume_of_what_is_stopped_holds_up_nobody() -> None:
             with anyio.fail_after(5.0):
                 assert (await anext(consumer)).value == 7
             assert consumer.health().stopped.keys() == {P0}
+
+
+@rule("K89", "K101")
+@virtual(seeds=10)
+async def test_a_poll_behind_a_pause_ends_in_time_while_a_request_is_being_withdrawn() -> None:
+    """In some orders of the same turns the poll learns that nothing more comes while the request is still out."""
+    async with opened() as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        await anyio.sleep(1.0)
+        await rig.fill(P0, 3)
+        batch = await consumer.poll(count=50, min_count=46, max_bytes=100, max_wait=0.0)
+        assert batch.reason == "bytes"
+        consumer.pause(0, cause="full")
+        began = anyio.current_time()
+        assert await consumer.poll(max_wait=0.0) == []
+        assert anyio.current_time() == pytest.approx(began, abs=0.01)
