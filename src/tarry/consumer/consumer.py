@@ -75,6 +75,7 @@ class State(Enum):
     """Life of a consumer."""
 
     NEW = "not entered yet"
+    OPENING = "being entered"
     FAILED = "its start failed"
     OPEN = "open"
     DRAINING = "shutting down"
@@ -192,10 +193,14 @@ class Consumer(Generic[T]):
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
+        self._state = State.OPENING
         try:
             self._standing = Standing(await self._open_session())
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
+            raise
+        except BaseException:
+            self._state = State.NEW
             raise
         self._make_parts()
         self._state = State.OPEN
@@ -762,7 +767,7 @@ class Consumer(Generic[T]):
         return self._arguments.owned(partition)
 
     def _is_started(self) -> bool:
-        return self._state not in (State.NEW, State.FAILED)
+        return self._state not in (State.NEW, State.OPENING, State.FAILED)
 
     def _is_open(self) -> bool:
         return self._state is State.OPEN
