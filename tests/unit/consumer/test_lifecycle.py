@@ -193,6 +193,22 @@ class TestEntering:
                 await consumer.__aenter__()
 
     @virtual()
+    async def test_two_tasks_cannot_enter_it_at_once_but_a_cancelled_start_may_be_made_again(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            rig.script.on("open_session", do=delay(1.0), nth=range(1, 3))
+            consumer = rig.member()
+            entering = start(tasks, consumer.__aenter__)
+            await settled()
+            with pytest.raises(UsageError, match="being entered> cannot be entered again"):
+                await consumer.__aenter__()
+            with pytest.raises(NotStarted, match="is being entered; use it inside"):
+                await anext(consumer)
+            await entering.cancel()
+            async with consumer:
+                assert len(rig.calls("open_session")) == 2
+                assert consumer.assignment == {P0}
+
+    @virtual()
     async def test_a_failed_start_is_the_cause_of_every_later_refusal(self) -> None:
         async with opened() as rig:
             rig.script.on("open_session", do=refuse(LogUnavailable))
