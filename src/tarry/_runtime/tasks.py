@@ -13,6 +13,8 @@ from tarry._runtime.bridge import backend
 
 Task = Any
 """A task of the running loop, compared by identity only."""
+NOBODY: Task = object()
+"""No task at all; not None, which a loop in which no task runs at the moment may say."""
 
 
 def current_task() -> Callable[[], Task]:

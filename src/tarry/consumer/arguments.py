@@ -13,7 +13,7 @@ import anyio
 from tarry._core.positions import Positions
 from tarry.config import PollOptions
 from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
-from tarry.types import Batch, Message, Offset, Origin, TopicPartition
+from tarry.types import Batch, Message, Offset, Origin, TopicPartition, check_offset, named_partition
 
 Named = TopicPartition | int
 """A partition as users name it: with one topic, a plain int names one of it."""
@@ -34,7 +34,7 @@ class Arguments:
             ConfigError: it names none.
             StaleAssignment: the consumer does not read it.
         """
-        partition = self._partition(given)
+        partition = named_partition(given, self._topics)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))
             raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
@@ -58,9 +58,14 @@ class Arguments:
         found: list[tuple[TopicPartition, Offset, Origin | None]]
         if isinstance(what, (Message, Batch)):
             found = [*self._given_out(what, offset)]
-        else:
-            given = _offset(what, offset)
+        elif isinstance(what, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            given = check_offset(f"store_offset({what!r}, ...)", offset, "delete_offset")
             found = [(self.owned(what), given, None)]
+        else:
+            raise ConfigTypeError(
+                f"store_offset takes a message, a batch, or a partition and an offset, not {type(what).__name__} "
+                f"({what!r}); of a list of messages give the last one of each partition"
+            )
         for partition, last, _ in found if not force else ():
             self._check_delivered(partition, last)
         return found
@@ -89,21 +94,6 @@ class Arguments:
                 f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
             )
 
-    def _partition(self, given: Named) -> TopicPartition:
-        match given:
-            case tuple((str(), int())):
-                return TopicPartition(*given)
-            case int() if not isinstance(given, bool):
-                pass
-            case _:
-                kind = type(given).__name__
-                raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {kind} ({given!r})")
-        if len(self._topics) != 1:
-            raise ConfigError(
-                f"partition {given} of which topic? This consumer reads {sorted(self._topics)}; pass a TopicPartition"
-            )
-        return TopicPartition(self._topics[0], given)
-
     def _check_delivered(self, partition: TopicPartition, offset: Offset) -> None:
         self._note()
         upcoming = self._positions[partition].next
@@ -113,15 +103,6 @@ class Arguments:
                 f"store_offset({partition}, {offset}) lies ahead of what was delivered ({where}): the messages up to "
                 "there would be skipped; if that is meant, pass force=True"
             )
-
-
-def _offset(what: object, offset: object) -> Offset:
-    """The offset that goes with a partition."""
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
-    if offset < 0:
-        raise ConfigError(f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored")
-    return Offset(offset)
 
 
 def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> PollOptions:
