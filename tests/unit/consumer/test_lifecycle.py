@@ -568,13 +568,10 @@ class TestPartitionsAreNamed:
                 await consumer.ready(timeout)
 
     @virtual()
-    async def test_what_says_itself_up_to_where_takes_no_offset(self) -> None:
+    async def test_a_list_of_messages_is_not_stored(self) -> None:
         async with opened() as rig, rig.consumer() as consumer:
             await rig.append(P0, b"a", b"b")
             batch = await consumer.poll(min_count=2)
-            for what in (batch, batch[0]):
-                with pytest.raises(ConfigError, match=r", 0\): a message has its own offset"):
-                    await consumer.store_offset(what, 0)
             several: Any = batch[:2]
             with pytest.raises(ConfigTypeError, match=r"not list .*give the last one of each partition"):
                 await consumer.store_offset(several)
