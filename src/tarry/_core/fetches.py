@@ -131,10 +131,12 @@ class Fetches:
         self._ready.pop(partition, None)
         self.touch(partition)
 
-    @property
-    def busy(self) -> bool:
-        """A fetch is out, or could be started: more is on its way."""
-        return bool(self._flying or self._ready)
+    def busy(self, lane_of: LaneOf = one_lane) -> bool:
+        """A fetch is out, or there is somebody who can be asked for one: more is on its way.
+
+        What is ready at nobody may be so for ever: its topic is gone, or its leader.
+        """
+        return bool(self._flying) or any(lane_of(at) is not None for at in self._in_doubt or self._ready)
 
     def is_idle(self, partition: TopicPartition) -> bool:
         """Nothing is known about it and nothing is asked: it has to be watched (C73)."""

@@ -52,30 +52,40 @@ class Arguments:
         """Which offsets are to be stored, and as what they were delivered; a batch has one for each partition.
 
         Raises:
-            ConfigError: it is no offset, or lies ahead of what was delivered, without `force`.
+            ConfigError: it is no offset, stands beside a message, or lies ahead of what was delivered, without `force`.
             StaleAssignment: it is not held as it was delivered, or not at all.
         """
-        if isinstance(what, (Message, Batch)) and offset is not None:
-            raise ConfigError(
-                f"store_offset({what!r}, {offset!r}): a message or batch says itself up to where; leave the offset out"
-            )
-        if isinstance(what, Message):
-            return [(what.origin.partition, what.offset, what.origin)]
-        if isinstance(what, Batch):
-            for segment in what.segments:
-                self.check_held(segment.origin)
-            last = {segment.origin.partition: segment for segment in what.segments}  # one request each
-            return [(partition, segment.last, segment.origin) for partition, segment in last.items()]
-        if not isinstance(what, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+        found: list[tuple[TopicPartition, Offset, Origin | None]]
+        if isinstance(what, (Message, Batch)):
+            found = [*self._given_out(what, offset)]
+        elif isinstance(what, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            given = check_offset(f"store_offset({what!r}, ...)", offset, "delete_offset")
+            found = [(self.owned(what), given, None)]
+        else:
             raise ConfigTypeError(
                 f"store_offset takes a message, a batch, or a partition and an offset, not {type(what).__name__} "
                 f"({what!r}); of a list of messages give the last one of each partition"
             )
-        given = check_offset(f"store_offset({what!r}, ...)", offset, "delete_offset")
-        partition = self.owned(what)
-        if not force:
-            self._check_delivered(partition, given)
-        return [(partition, given, None)]
+        for partition, last, _ in found if not force else ():
+            self._check_delivered(partition, last)
+        return found
+
+    def _given_out(
+        self, what: Message[Any] | Batch[Any], offset: object
+    ) -> Iterable[tuple[TopicPartition, Offset, Origin]]:
+        """The last offset of each partition: one request each."""
+        if offset is not None:
+            raise ConfigTypeError(
+                f"store_offset({what!r}, {offset!r}): a {type(what).__name__.lower()} has its own offset; pass its "
+                "TopicPartition to store another one"
+            )
+        if isinstance(what, Message):
+            ends = [(what.origin, what.offset)]
+        else:
+            ends = [(segment.origin, segment.last) for segment in what.segments]
+        for origin, _ in ends:
+            self.check_held(origin)
+        return {origin.partition: (origin.partition, end, origin) for origin, end in ends}.values()
 
     def check_held(self, origin: Origin) -> None:
         """What was delivered is still held as it was then."""

@@ -77,6 +77,7 @@ class State(Enum):
     """Life of a consumer."""
 
     NEW = "not entered yet"
+    OPENING = "being entered"
     FAILED = "its start failed"
     OPEN = "open"
     DRAINING = "shutting down"
@@ -196,10 +197,14 @@ class Consumer(Bound, Generic[T]):
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
+        self._state = State.OPENING
         try:
             self._standing = Standing(await self._open_session())
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
+            raise
+        except BaseException:
+            self._state = State.NEW
             raise
         self._home = Home()
         self._make_parts()
@@ -221,6 +226,7 @@ class Consumer(Bound, Generic[T]):
         Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
         its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
+        Called from a hook of this consumer it only begins, and the report is empty: the end waits for the hook.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.
@@ -242,6 +248,8 @@ class Consumer(Bound, Generic[T]):
         if self._reader is self._current_task():
             self._is_told = True
             self._hurry.set()
+        if self._membership is not None and self._membership.is_in_hook:
+            return self._report
         try:
             await self._closed.wait()
         except anyio.get_cancelled_exc_class():
@@ -455,7 +463,7 @@ class Consumer(Bound, Generic[T]):
                 (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
 
         Raises:
-            ConcurrentRead: another task reads, or another `consume` runs.
+            ConcurrentRead: another task reads, or another `consume` runs; no other task may read while this one does.
             NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
         """
         check_handler(handler, stop, on_error)
@@ -488,6 +496,8 @@ class Consumer(Bound, Generic[T]):
             self._arrived()
 
     async def _handle(self, message: Message[T], handler: Handler[T], *, skips: bool) -> None:
+        origin = message.origin
+        place = self._positions.get(origin.partition)
         try:
             result = handler(message)
             if isawaitable(result):
@@ -498,8 +508,9 @@ class Consumer(Bound, Generic[T]):
                 self._handing.stop_short()
                 raise
             self._advice.skipped(message, error)
-        origin = message.origin
-        if self._positions.holds(origin) and self._commits.returned(origin.partition, message.offset, origin.head):
+        if self._positions.get(origin.partition) is not place or not self._positions.holds(origin):
+            return  # it was sought or lost meanwhile: the message counts neither way any more
+        if self._commits.returned(origin.partition, message.offset, origin.head):
             self._storing.queue(origin.partition)
 
     def _stop_at(self, bad: Segment, error: DataError) -> None:
@@ -526,16 +537,23 @@ class Consumer(Bound, Generic[T]):
         self._arrived()
 
     def _claim(self) -> None:
-        """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
+        """Another task than before reads: refused while that one still has to do with the consumer (K97)."""
         task = self._current_task()
         self._home.check(self)
-        if self._reader is not NOBODY and not ended(self._reader) and (self._reading or self._hand.in_work()):
+        if self._reader is not NOBODY and not ended(self._reader) and (does := self._reader_does()):
             raise ConcurrentRead(
-                f"{self._reads} is read by another task, which "
-                f"{'waits for a message' if self._reading else 'still holds one'}; "
+                f"{self._reads} is read by another task, which {does}; "
                 "let one task read and hand messages on, or open a consumer per task"
             )
         self._reader = task
+
+    def _reader_does(self) -> str | None:
+        """What whoever reads is about; None: nothing that has to do with this consumer."""
+        if self._reading:
+            return "waits for a message"
+        if self._is_consuming:
+            return "runs a handler"
+        return "still holds one" if self._hand.in_work() else None
 
     def _arrived(self) -> None:
         """Everybody who waits looks again."""
@@ -577,10 +595,10 @@ class Consumer(Bound, Generic[T]):
         Args:
             what: a message, a batch (each of its partitions), or a partition together with `offset`.
             force: store an offset too that was not delivered yet; without it that is refused, since the messages up to
-                there would be skipped.
+                there would be skipped. Behind a `seek` back, what was delivered before it is among those.
 
         Raises:
-            ConfigError: the offset lies ahead of what was delivered.
+            ConfigError: the offset lies ahead of what was delivered, or stands beside a message or batch.
             StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message. Of
                 a batch nothing is stored then, unless the partition was lost during this call.
             UsageError: the consumer has no name to store under.
@@ -677,7 +695,7 @@ class Consumer(Bound, Generic[T]):
         for partition in self._arguments.all_owned(partitions):
             self._positions.pause(partition, None)
             self._fetches.bring_back(partition)
-            if partition in self._positions.readable():
+            if partition in self._positions.readable() and not self._worker.is_held_back(partition):
                 self._fetches.ready(partition)
         self._worker.kick()
         self._arrived()
@@ -767,6 +785,8 @@ class Consumer(Bound, Generic[T]):
     async def ready(self, timeout: float | timedelta | None = None) -> None:
         """Wait until every topic exists, and every partition has a position.
 
+        A partition gets none before `on_assigned` has run; called in that hook, this waits for the others only.
+
         Cancellation: ends the wait at once; nothing else changes.
 
         Args:
@@ -794,7 +814,8 @@ class Consumer(Bound, Generic[T]):
         """How far each partition is behind its end, by what was delivered and by what is stored.
 
         In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
-        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked.
+        Asks the log once or twice for each partition; the figures are those of the moment at which it was asked. A
+        partition whose topic is gone has no end, and is left out.
 
         Cancellation: nothing else changes.
 
@@ -813,7 +834,7 @@ class Consumer(Bound, Generic[T]):
         return self._arguments.owned(partition)
 
     def _is_started(self) -> bool:
-        return self._state not in (State.NEW, State.FAILED)
+        return self._state not in (State.NEW, State.OPENING, State.FAILED)
 
     def _is_open(self) -> bool:
         return self._state is State.OPEN

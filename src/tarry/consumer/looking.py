@@ -19,9 +19,9 @@ from tarry.consumer.storing import Storing
 from tarry.consumer.topics import Topics
 from tarry.consumer.traffic import Traffic
 from tarry.consumer.worker import Worker
-from tarry.errors import TarryError
+from tarry.errors import TarryError, TopicNotFound
 from tarry.instruments import Instruments
-from tarry.types import Health, Lag, Position, Statistics, TopicPartition, position_after
+from tarry.types import Health, HistoryId, Lag, Offset, Position, Statistics, TopicPartition, position_after
 
 
 class Looking:
@@ -114,10 +114,10 @@ class Looking:
         asking = "the log has not said yet where it begins"
         if self._traffic.last_error is not None:
             asking += f"; the last refusal: {self._traffic.last_error}"
+        moving = "a rebalance is under way"
         return {
-            partition: str(stopped.get(partition, asking if place.is_open else "a rebalance is under way"))
-            for partition in self._positions
-            if (place := self._positions[partition]).next is None
+            partition: str(stopped.get(partition, asking if self._positions[partition].is_open else moving))
+            for partition in self._positions.unplaced()
         }
 
     def _stalled_s(self, *, is_reading: bool) -> float:
@@ -129,8 +129,7 @@ class Looking:
 
     def is_hopeful(self) -> bool:
         """Something is missing, and may still come: the position of a partition, or a topic."""
-        unresolved = self._positions.unresolved()
-        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(unresolved)
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(self._unplaced())
         return self._worker.failure is None and may_come
 
     def missing(self) -> list[str]:
@@ -138,10 +137,15 @@ class Looking:
         stopped = self._worker.stopped
         partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
-            for partition in self._positions.unresolved()
+            for partition in self._unplaced()
         ]
         missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
         return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
+
+    def _unplaced(self) -> list[TopicPartition]:
+        """Partitions without a position; to a hook those are none that get theirs once it has run."""
+        is_in_hook = self._membership is not None and self._membership.is_in_hook
+        return self._positions.unresolved() if is_in_hook else self._positions.unplaced()
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end; asks the log."""
@@ -150,17 +154,29 @@ class Looking:
             place, stored = self._positions.get(partition), self._commits[partition].stored
             if place is None:
                 continue  # it left meanwhile
-            position = place.next
-            upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
-            ahead = behind = await self._standing.session.resolve(partition, upcoming)
-            if unstored != upcoming:
-                behind = await self._standing.session.resolve(partition, unstored)
-            found[partition] = Lag(
-                ahead.log_end,
-                position,
-                delivered=ahead.log_end - max(upcoming, ahead.log_start),
-                stored=behind.log_end - max(unstored, behind.log_start),
-                delivered_s=ahead.age_s,
-                stored_s=behind.age_s,
-            )
+            try:
+                lag, history = await self._lag_behind(partition, place.next, stored)
+                if place.history not in (None, history):  # nothing of this topic was read, but of one before it
+                    lag, _ = await self._lag_behind(partition, None, None)
+            except TopicNotFound:
+                continue  # it has no end any more
+            found[partition] = lag
         return found
+
+    async def _lag_behind(
+        self, partition: TopicPartition, position: Position | None, stored: Offset | None
+    ) -> tuple[Lag, HistoryId]:
+        """How far the end is behind a position and behind a stored offset, and whose end that is."""
+        upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
+        ahead = behind = await self._standing.session.resolve(partition, upcoming)
+        if unstored != upcoming:
+            behind = await self._standing.session.resolve(partition, unstored)
+        lag = Lag(
+            ahead.log_end,
+            position,
+            delivered=ahead.log_end - max(upcoming, ahead.log_start),
+            stored=behind.log_end - max(unstored, behind.log_start),
+            delivered_s=ahead.age_s,
+            stored_s=behind.age_s,
+        )
+        return lag, behind.history

@@ -7,12 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
 
 import anyio
 
 from tarry import abc
+from tarry.consumer.watching import LOG_WAIT_MAX
 from tarry.errors import TarryError
 from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
+
+ASKED_S = LOG_WAIT_MAX + abc.REQUEST_GRACE
+"""What is asked about is answered, or refused again, within so many seconds."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """Nothing but refusals: since when, and the last one."""
+
+    since: float
+    last: float
+
+    def is_going_on(self, now: float) -> bool:
+        """It was asked about again since."""
+        return now - self.last < ASKED_S
 
 
 class Traffic:
@@ -25,7 +43,7 @@ class Traffic:
         self.rebalances = 0
         self.last_error: TarryError | None = None
         self._due: dict[object, float] = {}
-        self._refused: dict[TopicPartition, float] = {}  # since when nothing but refusals came about a partition
+        self._refused: dict[TopicPartition | None, Refused] = {}
 
     def observe(self, session: abc.Session) -> abc.Session:
         """The session, with what goes through it counted here; of the one before nothing is owed any more."""
@@ -35,31 +53,49 @@ class Traffic:
     def silent_s(self, partitions: Iterable[TopicPartition]) -> float:
         """Seconds for which the log has owed an answer: one is overdue, or none but refusals came about one of these.
 
-        A leader that answers says nothing about the partitions of another one.
+        A leader that answers says nothing about the partitions of another one. Where nothing was asked since a refusal
+        (it was paused, or lost, or nobody reads) nothing is owed.
         """
-        since = [*self._due.values(), *(self._refused[at] for at in partitions if at in self._refused)]
-        return max(anyio.current_time() - min(since), 0.0) if since else 0.0
+        now = anyio.current_time()
+        refused = [self._refused[at] for at in (None, *partitions) if at in self._refused]
+        since = [*self._due.values(), *(row.since for row in refused if row.is_going_on(now))]
+        return max(now - min(since), 0.0) if since else 0.0
 
     @contextmanager
     def request(
-        self, partitions: Iterable[TopicPartition], wait_s: float = 0.0, *, is_prelude: bool = False
-    ) -> Generator[None]:
-        """A request is out that the log may answer after `wait_s`; a prelude to another one is no progress alone."""
-        token = object()
+        self, partitions: Iterable[TopicPartition | None], wait_s: float = 0.0
+    ) -> Generator[set[TopicPartition | None]]:
+        """A request is out that the log may answer after `wait_s`.
+
+        Args:
+            partitions: what it is about; None: the session itself.
+
+        Yields:
+            A set for those about which its answer is no progress: it is the prelude to another request.
+        """
+        token, preludes = object(), set[TopicPartition | None]()
         due = self._due[token] = anyio.current_time() + wait_s
         try:
-            yield
+            yield preludes
         except TarryError as error:
             self.refusals += 1
             self.last_error = error
             for partition in partitions:
-                self._refused.setdefault(partition, min(due, anyio.current_time()))
+                self._note_refused(partition, due, anyio.current_time())
             raise
         else:
-            for partition in partitions if self._refused and not is_prelude else ():
-                self._refused.pop(partition, None)
+            for partition in partitions if self._refused else ():
+                if partition not in preludes:
+                    self._refused.pop(partition, None)
         finally:
             del self._due[token]
+
+    def _note_refused(self, partition: TopicPartition | None, due: float, now: float) -> None:
+        row = self._refused.get(partition)
+        if row is not None and row.is_going_on(now):
+            row.last = now
+        else:
+            self._refused[partition] = Refused(min(due, now), now)
 
 
 class _Observed(abc.Session):
@@ -76,12 +112,14 @@ class _Observed(abc.Session):
         return self._session.session_timeout
 
     async def changed(self, version: int) -> abc.Assignment:
-        assignment = await self._session.changed(version)
+        with self._traffic.request((), inf):
+            assignment = await self._session.changed(version)
         self._traffic.rebalances += 1
         return assignment
 
     async def route(self, partition: TopicPartition) -> abc.Leader:
-        with self._traffic.request([partition], is_prelude=True):
+        with self._traffic.request([partition]) as preludes:
+            preludes.add(partition)
             return await self._session.route(partition)
 
     async def resolve(self, partition: TopicPartition, start: Position | Start) -> abc.Resolved:
@@ -99,10 +137,12 @@ class _Observed(abc.Session):
         change: abc.WatchChange | None = None,
     ) -> Sequence[abc.Ready]:
         self._traffic.waits += 1
-        with self._traffic.request((target.partition for target in targets), max_wait):
-            return await self._session.wait_ready(
+        with self._traffic.request((target.partition for target in targets), max_wait) as preludes:
+            ready = await self._session.wait_ready(
                 leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait, change=change
             )
+            preludes.update(item.partition for item in ready)  # a leader may refuse what it is asked for then
+            return ready
 
     async def poll(
         self,
@@ -128,7 +168,8 @@ class _Observed(abc.Session):
             )
 
     async def stored_offset(self, partition: TopicPartition) -> Offset | None:
-        with self._traffic.request([partition], is_prelude=True):
+        with self._traffic.request([partition]) as preludes:
+            preludes.add(partition)
             return await self._session.stored_offset(partition)
 
     async def store_offset(
@@ -146,7 +187,7 @@ class _Observed(abc.Session):
             )
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
-        with self._traffic.request(partitions):
+        with self._traffic.request(partitions or [None]):
             await self._session.release(partitions)
 
     def touch(self) -> None:

@@ -96,7 +96,8 @@ class Desk:
 
     Args:
         is_active: a partition may be read, has a position and a leader.
-        is_alone: one partition is polled directly, and nobody is watched (C84).
+        alone: the partition that is polled directly, and nobody is watched (C84); None: there is none.
+        is_busy: more is on its way than what was fetched.
         target: a partition as a request names it.
         refused: a request to the leader of a group was refused.
         arrived: whoever reads should look again.
@@ -104,7 +105,8 @@ class Desk:
     """
 
     is_active: Callable[[TopicPartition], bool]
-    is_alone: Callable[[], bool]
+    alone: Callable[[], TopicPartition | None]
+    is_busy: Callable[[], bool]
     target: Callable[[TopicPartition], abc.FetchTarget]
     refused: Callable[[str, Iterable[TopicPartition], TarryError, Refusals], None]
     arrived: Callable[[], None]
@@ -199,6 +201,8 @@ class Watching:
     async def _sit_out(self) -> None:
         """While nobody can be asked (no partition has a position and a leader) a poll still ends when its wait does."""
         demand = self._fetches.demand
+        if demand is not None and demand.asked:
+            self.settle()  # what it still waited for may have been paused, or withdrawn
         if demand is None or demand.asked or self._can_ask():
             await self._bell.heard("watching")
             return
@@ -216,7 +220,7 @@ class Watching:
             await self._over("watching", lane.rest)
             idle, demand = self._idle(group), self._fetches.demand
             is_asked = demand is not None and (demand.asked or self._heard.get(group) is demand)
-            if idle is None or not idle.targets or is_asked or self._desk.is_alone():
+            if idle is None or not idle.targets or is_asked or self._desk.alone():
                 await self._bell.heard("watching")
             else:
                 await self._watch(group, idle, lane, pacing)
@@ -308,7 +312,7 @@ class Watching:
         if anyio.current_time() >= demand.deadline:
             unheard = (group for group in self._routes.groups if self._heard.get(group) is not demand)
             demand.asked = demand.asked or not any(idle.targets for group in unheard if (idle := self._idle(group)))
-        if demand.asked and not self._fetches.busy:
+        if demand.asked and not self._desk.is_busy():
             demand.over = True
             self._desk.arrived()
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.autocommit import Commits
@@ -168,7 +169,9 @@ class Worker:
             standing,
             self._routes,
             fetches,
-            watching.Desk(self._is_active, self._alone, self._target, self._route_refused, arrived, self._nudge),
+            watching.Desk(
+                self._is_active, self._alone, self._is_busy, self._target, self._route_refused, arrived, self._nudge
+            ),
             poll=poll,
             bell=self._bell,
             random=random,
@@ -276,7 +279,6 @@ class Worker:
         for partition in partitions:
             self._stopped.succeeded(partition)
             self._begin_anew(partition)
-            self._errors.pop(partition, None)
             self._resolving.forget(partition)
             self._fetches.bring_back(partition)
             self._fetches.void(partition, kept)
@@ -317,11 +319,11 @@ class Worker:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
         self._begin_anew(partition)
-        self._errors.pop(partition, None)
         self._probe(partition)
 
     def _begin_anew(self, partition: TopicPartition) -> None:
-        """No gap in front of it and nothing dropped behind it holds it back any more."""
+        """No gap in front of it and nothing dropped behind it holds it back, and no error of it is to be told."""
+        self._errors.pop(partition, None)
         self._gaps.forget(partition)
         self.committing.forget(partition)
 
@@ -378,8 +380,8 @@ class Worker:
                 plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=len(self._routes.groups))
                 if plan is not None:
                     tasks.start_soon(self._serve, self._order(plan), tasks)
-                elif self._alone() and not self._fetches.busy and not self._lane(self._active()[0]).rests:
-                    await self._fetch_alone()
+                elif (partition := self._alone()) and not self._is_busy() and not self._lane(partition).rests:
+                    await self._fetch_alone(partition, tasks)
                 else:
                     await self._bell.heard("fetching")
 
@@ -399,10 +401,18 @@ class Worker:
         self._fetches.started(plan)
         return Order(plan, [*map(self._target, plan.partitions)], [self._positions[at].epoch for at in plan.partitions])
 
+    def _askable(self, partition: TopicPartition) -> str | None:
+        """The leader that is asked about a partition; None: nobody is for now."""
+        return None if self._stopped.holds(partition) else self._routes.leader(partition)
+
     def _free_lane(self, partition: TopicPartition) -> str | None:
-        leader = self._routes.leader(partition)
+        """The same, unless that leader rests."""
+        leader = self._askable(partition)
         is_free = leader is not None and not (leader in self._lanes and self._lanes[leader].rests)
-        return leader if is_free and not self._stopped.holds(partition) else None
+        return leader if is_free else None
+
+    def _is_busy(self) -> bool:
+        return self._fetches.busy(self._askable)
 
     def _lane(self, partition: TopicPartition) -> Lane:
         """How the leader of an active partition has answered."""
@@ -425,12 +435,12 @@ class Worker:
         lane.rests = False
         self.taken()
 
-    def _alone(self) -> bool:
-        """There is just one partition, it has a position and a leader, and fetches need no demand (C84)."""
+    def _alone(self) -> TopicPartition | None:
+        """The only partition, if it has a position and a leader, and fetches need no demand (C84)."""
         if self.committing.is_on:
-            return False
+            return None
         going = list(islice(filter(self._goes, self._positions), 2))
-        return len(going) == 1 and self._is_active(going[0])
+        return going[0] if len(going) == 1 and self._is_active(going[0]) else None
 
     def _goes(self, partition: TopicPartition) -> bool:
         """It is read, or soon will be: it neither rests nor is lastingly refused its place or its leader."""
@@ -438,14 +448,16 @@ class Worker:
             return False
         return not self._stopped.is_refused(partition) or self._is_active(partition)
 
-    async def _fetch_alone(self) -> None:
-        """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for."""
+    async def _fetch_alone(self, partition: TopicPartition, tasks: anyio.abc.TaskGroup) -> None:
+        """One deferred poll for the only partition, once drained; replaced when a demand changes what it waits for.
+
+        The pause behind it is its leader's: if it is not alone any more by then, no other waits for it.
+        """
         room, demand = self._fetches.room(), self._fetches.demand
         if room is None or (demand is not None and demand.asked):
             await self._bell.heard("fetching")
             return
-        (partition,), terms = self._active(), self._watching.terms(demand)
-        lane, (count, max_bytes) = self._lane(partition), room
+        terms, lane, (count, max_bytes) = self._watching.terms(demand), self._lane(partition), room
         plan = Plan((partition,), count, min(max_bytes, terms.min_bytes or max_bytes), self._routes.leader(partition))
         direct = self._direct = Direct(partition, demand)
         brought, began = None, anyio.current_time()
@@ -455,6 +467,7 @@ class Worker:
             )
         self._direct = None
         if direct.scope.cancelled_caught:
+            self._watching.settle()
             if not self._alone():
                 self._nudge()  # from now on it has to be watched
             return
@@ -463,7 +476,11 @@ class Worker:
         rest = (
             lane.refusals.pause() if is_refused else spacing(lane.pacing, began, terms.max_wait, brought=bool(brought))
         )
-        await self._watching.pause("fetching", rest)
+        if rest:
+            lane.rests = True
+            tasks.start_soon(self._rest, lane, rest)
+        else:
+            await anyio.lowlevel.checkpoint()  # whoever waits for what was just found out comes first
 
     async def _fetch(
         self, order: Order, refusals: Refusals, *, min_count: int = 1, max_wait: float = 0.0
@@ -614,9 +631,6 @@ class Worker:
         place = self._positions.get(partition)
         return place is not None and place.is_open and place.fetch_at is not None and place.paused is None
 
-    def _active(self) -> list[TopicPartition]:
-        return [partition for partition in self._positions if self._is_active(partition)]
-
     def _target(self, partition: TopicPartition) -> abc.FetchTarget:
         """Always the explicit position (C28)."""
         place = self._positions[partition]
@@ -664,7 +678,7 @@ class Worker:
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        partitions = [partition for partition in refused.partitions if self._is_readable(partition)]
+        partitions = [at for at in refused.partitions if self._is_readable(at) and not self.is_held_back(at)]
         for partition in partitions:
             self._fetches.ready(partition)
         answers: list[bool | None] = []

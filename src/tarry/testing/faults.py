@@ -607,7 +607,8 @@ class FaultSession(ScriptedSession):
             pump.groups.resume(_Reply(partial(self._resumed, make)), self._identity, self.wrapped.id)
         else:
             make = partial(_session, LocalSession, pump, port)
-            pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads)
+            seen = self.wrapped.assignment.version  # what there is may be other than that, and has to look so
+            pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads, seen=seen)
 
     def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
         if isinstance(answer, TarryError):

@@ -533,3 +533,19 @@ async def test_starts_at_a_leader_that_is_away_hold_up_those_of_no_other() -> No
                 assert await next_of(consumer) == (60, 0)
             await anyio.sleep(60)
             assert len(rig.calls("stored_offset")) <= 16 + 1 + 15, "one round, then a question at a time"
+
+
+@rule("C84", "C92")
+@virtual(seeds=8)
+async def test_a_leader_that_refuses_the_only_one_holds_up_none_that_come() -> None:
+    async with opened(1, 2) as rig:
+        rig.leaders.move(P(0), 0)
+        rig.leaders.move(P(1), 1)
+        async with rig.consumer() as consumer:
+            await consumer.ready()
+            rig.script.every("poll", do=refuse(CapacityExceeded("full")), where=at(0))
+            await anyio.sleep(30)
+            await rig.client.grow_topic("t", 2)
+            await rig.append(1)
+            with anyio.fail_after(0.1):
+                assert await next_of(consumer) == (1, 0)

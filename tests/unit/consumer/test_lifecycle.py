@@ -280,6 +280,22 @@ class TestEntering:
                 await consumer.__aenter__()
 
     @virtual()
+    async def test_two_tasks_cannot_enter_it_at_once_but_a_cancelled_start_may_be_made_again(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            rig.script.on("open_session", do=delay(1.0), nth=range(1, 3))
+            consumer = rig.member()
+            entering = start(tasks, consumer.__aenter__)
+            await settled()
+            with pytest.raises(UsageError, match="being entered> cannot be entered again"):
+                await consumer.__aenter__()
+            with pytest.raises(NotStarted, match="is being entered; use it inside"):
+                await anext(consumer)
+            await entering.cancel()
+            async with consumer:
+                assert len(rig.calls("open_session")) == 2
+                assert consumer.assignment == {P0}
+
+    @virtual()
     async def test_a_failed_start_is_the_cause_of_every_later_refusal(self) -> None:
         async with opened() as rig:
             rig.script.on("open_session", do=refuse(LogUnavailable))
@@ -553,13 +569,10 @@ class TestPartitionsAreNamed:
                 await consumer.ready(timeout)
 
     @virtual()
-    async def test_what_says_itself_up_to_where_takes_no_offset(self) -> None:
+    async def test_a_list_of_messages_is_not_stored(self) -> None:
         async with opened() as rig, rig.consumer() as consumer:
             await rig.append(P0, b"a", b"b")
             batch = await consumer.poll(min_count=2)
-            for what in (batch, batch[0]):
-                with pytest.raises(ConfigError, match=r", 0\): a message or batch says itself up to where"):
-                    await consumer.store_offset(what, 0)
             several: Any = batch[:2]
             with pytest.raises(ConfigTypeError, match=r"not list .*give the last one of each partition"):
                 await consumer.store_offset(several)

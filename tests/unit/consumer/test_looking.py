@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
 from tarry import AutoCommit, Health, PollOptions, Start, Statistics
 from tarry.consumer.consumer import Consumer
-from tarry.errors import LogUnavailable, NotStarted
-from tarry.testing import hold, refuse
+from tarry.errors import LogBusy, LogUnavailable, NotStarted
+from tarry.testing import block, hold, refuse
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, T, opened, owns, settled, take
+from tests.unit.consumer.rig import P0, P1, T, items, opened, owns, settled, start, take
 from tests.virtual import virtual
 
 FIVE = PollOptions(count=5)
@@ -163,6 +165,83 @@ class TestHealth:
                 assert not health.ok
                 assert health.silent_s > 50
                 assert isinstance(health.last_error, LogUnavailable)
+
+    @rule("K19")
+    @pytest.mark.parametrize("commit", [AutoCommit.disabled(), AutoCommit.on_poll()], ids=str)
+    @virtual(seeds=2)
+    async def test_partitions_that_are_ready_and_never_fetched_are_not_well(self, commit: AutoCommit) -> None:
+        async with opened(2) as rig, rig.consumer(commit=commit) as consumer, anyio.create_task_group() as tasks:
+            await consumer.ready()
+            refusing = rig.script.every("poll", do=refuse(LogBusy("later")))
+            start(tasks, partial(items, consumer, 1_000_000, patience=60.0))
+            await rig.fill(P0, 1)
+            await anyio.sleep(30)
+            assert len(rig.calls("wait_ready")) > 15, "its leader goes on saying that there is something"
+            assert not consumer.health().ok
+            rig.script.remove(refusing)
+            await anyio.sleep(3)
+            assert consumer.health().ok
+            tasks.cancel_scope.cancel()
+
+    @rule("K19", "C59")
+    @virtual()
+    async def test_refusals_are_no_illness_while_nobody_asks(self) -> None:
+        async with opened(2) as rig, rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+            await consumer.ready()
+            refusing = rig.script.every("poll", do=refuse(LogBusy("later")))
+            await rig.fill(P0, 1)
+            await items(consumer, 1, patience=60.0)
+            assert not consumer.health().ok
+            rig.script.remove(refusing)
+            await anyio.sleep(60)
+            assert consumer.health().ok, "the reader takes his time"
+
+    @rule("K19", "K48")
+    @virtual()
+    async def test_a_refusal_before_a_pause_is_none_that_lasted_as_long_as_the_pause(self) -> None:
+        async with opened(2) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            rig.script.on("wait_ready", nth=range(1, 3), do=refuse(LogBusy("later")))
+            while not consumer.statistics().refusals:  # noqa: ASYNC110  # the wait before is out for some seconds
+                await anyio.sleep(0.01)
+            consumer.pause([0, 1], cause="full")
+            await anyio.sleep(600)
+            rig.script.on("wait_ready", do=refuse(LogBusy("later")))
+            rig.script.on("poll", do=refuse(LogBusy("later")))
+            consumer.resume([0, 1])
+            assert consumer.health().ok
+            refused = consumer.statistics().refusals
+            while consumer.statistics().refusals == refused:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            assert consumer.health().ok
+
+    @rule("K18", "K19")
+    @virtual()
+    async def test_a_log_that_does_not_say_whether_a_member_still_stands_is_noticed(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig, rig.member(heartbeat_interval=0.5) as consumer:
+            await consumer.ready()
+            refusing = rig.script.every("release", do=refuse(LogBusy("later")))
+            block(3.0)
+            consumer._standing.session.touch()  # the log stood still as well
+            await anyio.sleep(30)
+            assert consumer.health().is_member
+            assert not consumer.health().ok, "nothing is delivered or stored"
+            rig.script.remove(refusing)
+            await anyio.sleep(3)
+            assert consumer.health().ok
+
+    @rule("K19")
+    @virtual()
+    async def test_a_coordinator_that_is_away_is_named(self) -> None:
+        async with opened() as rig:
+            rig.script.every("changed", do=refuse(LogUnavailable("the coordinator is away")))
+            async with rig.member() as consumer:
+                await rig.fill(P0, 1)
+                await take(consumer, 1)
+                await anyio.sleep(60)
+                assert isinstance(consumer.health().last_error, LogUnavailable)
+                assert consumer.statistics().refusals > 20
+                assert consumer.health().ok, "members go on reading and storing"
 
     @virtual()
     async def test_a_stopped_partition_is_not_well(self) -> None:

@@ -195,6 +195,23 @@ class TestPositions:
                 lag = (await consumer.lag())[P0]
                 assert (lag.position, lag.delivered, lag.stored, lag.delivered_s, lag.stored_s) == (None, 2, 2, 3, 3)
 
+    @rule("K19", "K57")
+    @virtual()
+    async def test_lag_behind_a_topic_of_the_same_name_counts_nothing_of_the_one_before(self) -> None:
+        async with opened({"a": 1, "b": 1}) as rig:
+            at, other = TopicPartition("a", 0), TopicPartition("b", 0)
+            await rig.fill(at, 5)
+            async with rig.consumer("a", "b") as consumer:
+                await consumer.store_offset((await take(consumer, 5))[-1])
+                consumer.pause(at, cause="full")  # so that nobody finds out
+                await rig.log.delete_topic("a")
+                await rig.log.create_topic("a", TopicOptions(partitions=1), exist_ok=False)
+                await rig.append(at, b"a", b"b")
+                lag = await consumer.lag()
+                assert (lag[at].log_end, lag[at].position, lag[at].delivered, lag[at].stored) == (2, None, 2, 2)
+                await rig.log.delete_topic("a")
+                assert list(await consumer.lag()) == [other], "it has no end any more"
+
 
 class TestErrorsAreItems:
     @rule("C23")

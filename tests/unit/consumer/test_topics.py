@@ -13,7 +13,7 @@ import pytest
 from tarry.config import AutoCommit, PollOptions, TopicOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import ConfigError, DataError, LogUnavailable, NotReady, OffsetOutOfRange, TarryError, TopicNotFound
-from tarry.testing import delay, lose_reply, refuse
+from tarry.testing import delay, hold, lose_reply, refuse
 from tarry.types import Message, RecordBatch, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
@@ -316,6 +316,33 @@ async def test_a_deleted_topic_whose_committing_fetch_got_lost_holds_up_no_other
             assert reading.outcome == "returned"
             told = [item for item in reading.result if isinstance(item, TarryError)]
             assert [type(error) for error in told] == [TopicNotFound]
+
+
+@rule("K57", "C84")
+@virtual(seeds=2)
+async def test_a_topic_that_is_deleted_while_a_fetch_names_it_holds_up_no_other() -> None:
+    async with opened({"a": 1, "b": 1}) as rig:
+        await rig.fill(A0, 1)
+        await rig.fill(B0, 1)
+        answer = anyio.Event()
+        rig.script.on("poll", do=hold(answer))
+        async with rig.consumer("a", "b") as consumer:
+            await anyio.sleep(1.0)
+            await rig.log.delete_topic("a")
+            await anyio.sleep(1.0)
+            answer.set()  # refused as a whole, behind the news
+            found = await items(consumer, 2)
+            assert [type(each) for each in found if not isinstance(each, Message)] == [TopicNotFound]
+            assert offsets([each for each in found if isinstance(each, Message)]) == [0]
+            await rig.fill(B0, 1)
+            with anyio.fail_after(1):
+                assert offsets(await take(consumer, 1)) == [1]
+            begun = anyio.current_time()
+            assert list(await consumer.poll(max_wait=0.5)) == []
+            assert anyio.current_time() - begun == pytest.approx(0.5)
+            asked = [[target.partition for target in call.arguments["targets"]] for call in rig.calls("poll")]
+            assert A0 in asked[0]
+            assert not any(A0 in named for named in asked[1:])
 
 
 @rule("K56", "K57")

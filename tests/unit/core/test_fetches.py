@@ -61,6 +61,11 @@ def test_the_overhead_is_that_of_the_wire() -> None:
     assert module.RUN_OVERHEAD == tarry._wire.batch.RUN_OVERHEAD
 
 
+def others(partition: TopicPartition) -> str | None:
+    """Nobody can be asked for P0."""
+    return None if partition == P0 else ""
+
+
 class TestWhatIsFetched:
     def test_nothing_is_fetched_while_nothing_is_known_to_be_there(self) -> None:
         machine = fetches()
@@ -147,14 +152,23 @@ class TestWhatIsFetched:
 
     def test_it_is_busy_while_something_may_still_come(self) -> None:
         machine = fetches()
-        seen = [machine.busy]
+        seen = [machine.busy()]
         machine.ready(P0)
-        seen.append(machine.busy)
+        seen.append(machine.busy())
         machine.started(Plan((P0,), 1, 1))
-        seen.append(machine.busy)
+        seen.append(machine.busy())
         machine.landed([P0])
-        seen.append(machine.busy)
+        seen.append(machine.busy())
         assert seen == [False, True, True, False]
+
+    def test_what_is_ready_where_nobody_can_be_asked_is_not_on_its_way(self) -> None:
+        machine = fetches()
+        machine.ready(P0)
+        assert not machine.busy(others)
+        machine.ready(P1)
+        assert machine.busy(others)
+        machine.doubted(P0, Plan((P0,), 1, 1))
+        assert not machine.busy(others), "it comes before all others, also while nobody can be asked for it"
 
 
 class TestWhatIsHandedOut:
@@ -495,7 +509,7 @@ class TestPausing:
         machine.set_aside(P0)
         machine.ready(P0)
         assert machine.plan() is None
-        assert not machine.busy
+        assert not machine.busy()
         machine.bring_back(P0)
         machine.ready(P0)
         plan = machine.plan()
@@ -568,4 +582,4 @@ class TestPausing:
     def test_who_was_not_set_aside_is_not_brought_back(self) -> None:
         machine = fetches()
         machine.bring_back(P0)
-        assert not machine.busy
+        assert not machine.busy()

@@ -261,7 +261,7 @@ class FetchesMachine(RuleBasedStateMachine):
     def counts_are_exact(self) -> None:
         assert self.fetches.messages == self.model.count
         assert self.fetches.size == self.model.size
-        assert self.fetches.busy == bool(self.ready or self.flying)
+        assert self.fetches.busy() == bool(self.ready or self.flying)
         flying = self.flying.partitions if self.flying else ()
         idle = [partition for partition in PARTITIONS if partition not in self.ready and partition not in flying]
         assert [*filter(self.fetches.is_idle, PARTITIONS)] == idle

@@ -490,6 +490,21 @@ async def test_behind_a_cut_nobody_notices_a_crash_before_it_heals():
 
 
 @virtual()
+async def test_what_changed_behind_a_cut_is_told_after_it_also_when_the_log_was_started_again():
+    async with opened() as rig:
+        known = rig.session.assignment
+        rig.layer.split()
+        await FaultLayer(rig.log).grow_topic("t", 2)
+        rig.log.crash()
+        rig.log.restart()
+        assert rig.session.assignment == known
+        rig.layer.heal()
+        with anyio.fail_after(1):
+            found = await rig.session.changed(known.version)
+        assert set(found.owned) == {P0, TopicPartition("t", 1)}
+
+
+@virtual()
 async def test_timers_of_the_log_go_on_after_a_crash():
     async with opened() as rig:
         rig.log.crash()

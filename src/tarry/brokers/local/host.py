@@ -7,9 +7,11 @@ blocks the caller's loop therefore stalls nobody else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.config import LogOptions
 from tarry.errors import ConfigError, LogUnavailable
+
+_logger = logging.getLogger("tarry.log")
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -94,12 +98,16 @@ class _Started:
 
 
 class Host:
-    """One thread with its own asyncio loop that owns the store and the pump of one file."""
+    """One thread with its own asyncio loop that owns the store and the pump of one file.
+
+    `is_over`: it is being closed, or has died.
+    """
 
     def __init__(self, path: Path, options: LogOptions) -> None:
         self.path = path
         self.options = options
         self.clients = 0
+        self.is_over = False
         self._started = _Started()
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name=f"tarry-host-{path.name}", daemon=True)
@@ -126,13 +134,16 @@ class Host:
 
     def stop(self) -> None:
         """Write what is queued, close the file, end the thread. Blocks."""
-        self.post(self._stop.set if self._stop else inline)
+        with suppress(RuntimeError):  # when it died its loop is gone
+            self.post(self._stop.set if self._stop else inline)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001  # the thread's end must reach whoever waits for its start
+        except BaseException as error:  # the thread's end must reach whoever waits for its start
+            if self._started.done.is_set():
+                _logger.critical("the log %s is closed, since its thread died", self.path, exc_info=error)
             self._started.error = error
         finally:
             self._started.done.set()
@@ -149,12 +160,18 @@ class Host:
         self._stop = asyncio.Event()
         self._started.post, self._started.pump = post, pump
         self._started.done.set()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(driver.run)
-            await self._stop.wait()
-            tasks.cancel_scope.cancel()
-        pump.close()
-        await store.aclose()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(driver.run)
+                await self._stop.wait()
+                tasks.cancel_scope.cancel()
+        except BaseException:
+            pump.failed(LogUnavailable(f"the log {self.path} is closed, since its thread died; connect again"))
+            raise
+        finally:
+            self.is_over = True
+            pump.close()
+            await store.aclose()
 
 
 class _Hosts:
@@ -169,6 +186,9 @@ class _Hosts:
         real = _identify(path)
         with self._lock:
             host = self._hosts.get(real)
+            if host is not None and host.is_over:
+                host.stop()
+                host = None
             if host is None:
                 host = Host(real, options)
                 host.start()
@@ -185,7 +205,8 @@ class _Hosts:
         with self._lock:
             host.clients -= 1
             if not host.clients:
-                del self._hosts[host.path]
+                if self._hosts.get(host.path) is host:
+                    del self._hosts[host.path]
                 host.stop()
 
 

@@ -283,8 +283,7 @@ class Watches:
 
     def _count_by_id(self, key: Hashable, start: int) -> tuple[int, Counts]:
         part = self._view.by_id(key)
-        if part is None:
-            return start, (0, 0)
+        assert part is not None, "what is gone is named no more"
         position = max(Position(start), part.log_start)
         return position, self._count(part, position)
 
