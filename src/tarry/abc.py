@@ -130,7 +130,7 @@ class Assignment:
     """What a session owns now.
 
     Args:
-        version: moves at every change.
+        version: moves at every change, and is never used for another assignment again, whatever restarts.
         generation: counts the changes of the group's members; for people.
         owned: the partitions with their ownership; those in `revoking` are among them.
         revoking: these are wanted back: deliver nothing more of them, finish, store, then `release` (design 4.1).

@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 
 from tarry import abc
+from tarry._runtime.bridge import Bound
 from tarry._runtime.clock import random_bytes, random_share, wall_ms
 from tarry._runtime.signals import Drain, current_drain
 from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
@@ -25,7 +26,18 @@ from tarry.consumer.reads import Reads, fill_count
 from tarry.errors import ConfigError, ConfigTypeError, FeatureUnavailable, NotStarted, UsageError
 from tarry.instruments import Instruments
 from tarry.producer.producer import Producer
-from tarry.types import GroupInfo, Offset, Start, T, TopicInfo, TopicPartition, check_name, check_topic
+from tarry.types import (
+    GroupInfo,
+    Offset,
+    Start,
+    T,
+    TopicInfo,
+    TopicPartition,
+    check_name,
+    check_offset,
+    check_topic,
+    named_partition,
+)
 from tarry.values import decoder_of, encoder_of
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
@@ -99,6 +111,8 @@ def _opener(target: str, options: LogOptions) -> OpenBroker:
     scheme, separator, rest = target.partition("://")
     if target == "memory:":
         return lambda start_soon: open_memory(start_soon, options)
+    if target == ":memory:":
+        raise ConfigError("':memory:' is what SQLite says; a private log is 'memory:'")
     if not target or (separator and scheme == "sqlite" and not rest.lstrip("/")):
         raise ConfigError("connect needs a file, for example 'orders.db', or 'memory:'")
     if not separator:
@@ -116,15 +130,19 @@ def _opener(target: str, options: LogOptions) -> OpenBroker:
     raise ConfigError(f"unknown URL {target!r}; use a path, sqlite:///path or memory:")
 
 
-class Client:
-    """A connection to one log; an async context manager. Consumers still open when it is left are shut down."""
+class Client(Bound):
+    """A connection to one log; an async context manager. Consumers still open when it is left are shut down.
+
+    It belongs to the event loop in which it is entered, with all that is made from it: in another loop or thread their
+    use is a `UsageError`.
+    """
 
     def __init__(
         self, open_broker: OpenBroker, *, name: str = "log", instruments: Sequence[abc.Instrument] = ()
     ) -> None:
         self._open_broker = open_broker
         self._name = name
-        self._instruments = Instruments(*instruments)
+        self._instruments = Instruments(*_check_instruments(instruments))
         self._broker: abc.Broker | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._services: list[anyio.CancelScope] = []
@@ -221,8 +239,12 @@ class Client:
             max_record_bytes: largest encoded message, up to 16 MiB.
             exist_ok: return an existing topic of that name as it is.
 
+        Cancellation: it may still be created.
+
         Raises:
-            TopicExists, InvalidName, ConfigError.
+            TopicExists: there is one of that name, and `exist_ok` is not set.
+            InvalidName, ConfigError: a name or an option that cannot be; nothing was created.
+            NotStarted: the client is not open; so with every method that asks the log.
         """
         given: dict[str, Any] = {
             "partitions": partitions,
@@ -251,7 +273,11 @@ class Client:
         return await self.broker.grow_topic(check_topic(name), wanted)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none."""
+        """Delete a topic with its messages and stored offsets; `TopicNotFound` when there is none.
+
+        Its consumers are told at their next read; the partitions of a group just go (K57).
+        Cancellation: it may still be deleted.
+        """
         await self.broker.delete_topic(check_topic(name))
 
     async def topics(self) -> Sequence[TopicInfo]:
@@ -277,11 +303,16 @@ class Client:
 
         All are checked before the first is stored.
 
+        Args:
+            offsets: the last finished message of each partition, inclusive; or None.
+
         Raises:
+            ConfigError: no mapping of partitions to offsets; nothing was stored.
+            GroupNotFound: nothing is known of a group of that name.
             NotAccepted: the group has members; stop them first.
             OffsetOutOfRange, TopicNotFound: one of them does not exist; nothing was stored.
         """
-        given = {TopicPartition(check_topic(at[0]), at[1]): _offset(offset) for at, offset in offsets.items()}
+        given = {named_partition(at, ()): _offset(at, offset) for at, offset in _check_mapping(offsets).items()}
         await self.broker.reset_group(check_name("group name", name), given)
 
     # ------------------------------------------------------------------------------------------- factories
@@ -311,6 +342,7 @@ class Client:
         Raises:
             ConfigError: an option that cannot work; says which.
         """
+        _check_function("partitioner", partitioner)
         return Producer(
             self._broker,
             check_topic(topic),
@@ -375,6 +407,8 @@ class Client:
         _check_kind("poll", poll, PollOptions)
         _check_kind("start", start, Start)
         _check_kind("commit", commit, AutoCommit)
+        _check_function("on_assigned", on_assigned)
+        _check_function("on_revoked", on_revoked)
         polling = poll or PollOptions()
         committing = commit or AutoCommit.disabled()
         identity = _identity(name, group, member, committing)
@@ -450,11 +484,11 @@ def _reads(
         if not names:
             raise ConfigError("consumer() needs a topic, for example client.consumer('orders', name='billing')")
         return Reads(names, (), identity, start)
-    if not isinstance(partitions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
-        raise ConfigTypeError(f"partitions={partitions!r} is a {type(partitions).__name__}; it takes a list")
-    if not partitions:
-        raise ConfigError("partitions=[] names no partition; leave it out to read all of them")
-    chosen = tuple(dict.fromkeys(_partition(names, partition) for partition in partitions))
+    if _is_no_list(partitions):
+        raise ConfigTypeError(f"partitions={partitions!r}: it takes a list, not {type(partitions).__name__}")
+    chosen = tuple(dict.fromkeys(named_partition(partition, names) for partition in partitions))
+    if not chosen:
+        raise ConfigError(f"partitions={partitions!r} names no partition; leave it out to read all of them")
     unread = [name for name in names if not any(partition.topic == name for partition in chosen)]
     if unread:
         raise ConfigError(
@@ -463,28 +497,40 @@ def _reads(
     return Reads((), chosen, identity, start)
 
 
+def _is_no_list(given: object) -> bool:
+    return isinstance(given, (str, bytes, TopicPartition)) or not isinstance(given, Iterable)
+
+
 def _topic(name: Any) -> str:
     if isinstance(name, (list, tuple)):
         raise ConfigTypeError(f"consumer({name!r}): name the topics one by one, as in consumer(*topics)")
     return check_topic(name)
 
 
-def _partition(topics: tuple[str, ...], partition: TopicPartition | int) -> TopicPartition:
-    if isinstance(partition, bool) or not isinstance(partition, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigTypeError(
-            f"partitions= takes ints or TopicPartition, not {type(partition).__name__} ({partition!r})"
-        )
-    if isinstance(partition, tuple):
-        return TopicPartition(check_topic(partition[0]), partition[1])
-    if len(topics) != 1:
-        raise ConfigError(f"partition {partition} of which topic? Name it: TopicPartition('orders', {partition})")
-    return TopicPartition(topics[0], partition)
-
-
 def _check_kind(option: str, given: object, kind: type[object]) -> None:
     if given is not None and not isinstance(given, kind):
-        raise ConfigTypeError(f"{option}={given!r} is a {type(given).__name__}; it takes a {kind.__name__}")
+        article = "an" if kind is AutoCommit else "a"
+        raise ConfigTypeError(f"{option}={given!r}: it takes {article} {kind.__name__}, not {type(given).__name__}")
 
 
-def _offset(given: int | None) -> Offset | None:
-    return None if given is None else Offset(given)
+def _check_function(option: str, given: object) -> None:
+    if given is not None and not callable(given):
+        raise ConfigTypeError(f"{option}={given!r}: it takes a function, not {type(given).__name__}")
+
+
+def _check_instruments(given: Sequence[abc.Instrument]) -> Sequence[abc.Instrument]:
+    if not isinstance(given, (list, tuple)) or not all(map(callable, given)):
+        raise ConfigTypeError(f"instruments={given!r}: it takes a list of functions f(event, fields)")
+    return given
+
+
+def _check_mapping(offsets: Mapping[TopicPartition, int | None]) -> Mapping[TopicPartition, int | None]:
+    if not isinstance(offsets, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+        raise ConfigTypeError(
+            f"reset_group takes a dict from TopicPartition to the last finished offset, not {type(offsets).__name__}"
+        )
+    return offsets
+
+
+def _offset(at: TopicPartition, given: int | None) -> Offset | None:
+    return None if given is None else check_offset(f"reset_group of {at}", given, "None")

@@ -6,7 +6,9 @@ Only this module (and value codecs) imports pydantic. Not here: names and starts
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +23,18 @@ WIRE_WAIT_MAX = 600.0
 """Longest wait that may be asked for (C3); the log itself parks at most 30 s at a time (S3) and is asked again."""
 COUNT_MAX = 10_000
 RECORD_BYTES_MAX = 16 * MIB
+STORED_MAX = 2**63 - 1
+"""The largest whole number that the file of a log can hold."""
+
+BESIDE = {
+    "ConsumerOptions": (
+        *("group", "member", "name", "partitions", "poll", "start", "commit"),
+        *("on_assigned", "on_revoked", "value_type"),
+    ),
+    "ProducerOptions": ("partitioner", "value_type"),
+    "LogOptions": ("instruments",),
+}
+"""What else the methods take that take these options."""
 
 _TYPE_ERRORS = frozenset(("_type", "_parsing", "is_instance_of", "int_from_float", "literal_error_type"))
 
@@ -32,6 +46,21 @@ def _seconds(value: object) -> object:
 
 def _as_seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def check_seconds(option: str, given: float | timedelta, most: float = math.inf) -> float:
+    """Return a duration that is given as a plain argument in seconds.
+
+    Raises:
+        ConfigError: it is none, below 0 or above `most`; names the option, the value and the range.
+    """
+    seconds = _as_seconds(given)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigTypeError(f"{option}={given!r}: seconds as a number, or a timedelta")
+    if not 0 <= seconds <= most:
+        limits = "0 or more" if most == math.inf else f"0 to {most:,.10g}"
+        raise ConfigError(f"{option}={given!r}: {limits} seconds")
+    return float(seconds)
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(strict=True, allow_inf_nan=False)]
@@ -58,7 +87,7 @@ def config_error(options: type[Options], error: ValidationError) -> ConfigError:
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or name
         if item["type"] == "extra_forbidden":
-            problems.append(_unknown_option(name, where, item["input"]))
+            problems.append(_unknown_option(options, where, item["input"]))
             continue
         if item["type"] == "value_error":
             problems.append(str(item["ctx"]["error"]) if "ctx" in item else item["msg"])
@@ -71,13 +100,20 @@ def config_error(options: type[Options], error: ValidationError) -> ConfigError:
     return kind("; ".join(problems))
 
 
-def _unknown_option(name: str, option: str, value: object) -> str:
+def _unknown_option(options: type[Options], option: str, value: object) -> str:
+    name = options.__name__
     if _is_poll_interval(option):
         return (
             f"{option}={value!r}: there is no option {option!r}; a consumer waits at the log instead of "
             "asking again and again: use max_wait and min_count (of PollOptions, or of poll())"
         )
-    return f"{name} has no option {option!r}{_place_of(name, option)}"
+    return f"{name} has no option {option!r}{_place_of(name, option) or _likely(options, option)}"
+
+
+def _likely(options: type[Options], option: str) -> str:
+    """What may have been meant."""
+    found = get_close_matches(option, [*options.model_fields, *BESIDE.get(options.__name__, ())], n=1, cutoff=0.7)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _place_of(name: str, option: str) -> str:
@@ -97,7 +133,7 @@ def _is_poll_interval(option: str) -> bool:
 def _allowed(options: type[Options], name: str) -> str:
     """The whole range of a number, where it has one."""
     field = options.model_fields.get(name)
-    limits = {} if field is None else {kind: f"{limit:,.10g}" for kind, limit in bounds(field).items()}
+    limits = {} if field is None else {kind: _figure(limit) for kind, limit in bounds(field).items()}
     match limits:
         case {"gt": above, "le": most}:
             text = f"above {above}, up to {most}"
@@ -110,6 +146,10 @@ def _allowed(options: type[Options], name: str) -> str:
         case _:
             return ""
     return f" (allowed: {text})"
+
+
+def _figure(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:,.10g}"
 
 
 def bounds(field: FieldInfo) -> dict[str, float]:
@@ -296,7 +336,7 @@ class TopicOptions(Options):
     """Number of partitions; 1 to 10,000."""
     retention_age: Annotated[Seconds, Field(gt=0)] | None = None
     """Seconds after which a message may go; None keeps it."""
-    retention_bytes: Annotated[Count, Field(ge=1)] | None = None
+    retention_bytes: Annotated[Count, Field(ge=1, le=STORED_MAX)] | None = None
     """Bytes per partition above which the oldest messages go, the newest too if alone above it; None: no limit."""
     max_record_bytes: Annotated[Count, Field(ge=1, le=RECORD_BYTES_MAX)] = MIB
     """Largest encoded record; 1 byte to 16 MiB."""

@@ -15,6 +15,7 @@ import anyio
 import anyio.abc
 
 from tarry._runtime.signals import CutShort, Drain, draining, is_main_thread, until_signalled
+from tarry.config import check_seconds
 from tarry.errors import ConfigError, ConfigTypeError, MissingExtra, UsageError
 
 Result = TypeVar("Result")
@@ -54,7 +55,7 @@ def run(
     return ended
 
 
-def _check(main: object, backend: str, drain_timeout: object) -> float:
+def _check(main: object, backend: str, drain_timeout: float | timedelta) -> float:
     if not callable(main):
         raise ConfigTypeError(f"run({main!r}) needs an async function; pass it without calling it: tarry.run(main)")
     if backend not in ("asyncio", "trio"):
@@ -63,12 +64,7 @@ def _check(main: object, backend: str, drain_timeout: object) -> float:
         raise MissingExtra("backend='trio' needs the package trio: pip install trio")
     if not is_main_thread():
         raise UsageError("tarry.run takes signals, and those arrive in the main thread only; use anyio.run here")
-    limit_s = drain_timeout.total_seconds() if isinstance(drain_timeout, timedelta) else drain_timeout
-    if isinstance(limit_s, bool) or not isinstance(limit_s, (int, float)):
-        raise ConfigTypeError(f"drain_timeout={drain_timeout!r}: seconds as a number, or a timedelta")
-    if not 0 <= limit_s <= 3600:
-        raise ConfigError(f"drain_timeout={drain_timeout!r}: 0 to 3,600 seconds")
-    return float(limit_s)
+    return check_seconds("drain_timeout", drain_timeout, 3600)
 
 
 async def _run(main: Callable[[], Awaitable[Result]], limit_s: float) -> Result | CutShort:

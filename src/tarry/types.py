@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, Self, cast, overload
 
 import msgspec
 
@@ -124,6 +124,67 @@ def check_topic(name: object) -> str:
     for part in parts:
         check_name("a part of topic name " + repr(text), part)
     return parts[1] if len(parts) == 2 and parts[0] == DEFAULT_STREAM else text
+
+
+def check_text(what: str, text: str) -> str:
+    """Return a text that can be written as UTF-8.
+
+    Raises:
+        ConfigError: it holds half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} ({text!r}) cannot be written as UTF-8: {error.reason}") from error
+    return text
+
+
+def check_partition(given: object) -> TopicPartition:
+    """Return a partition that is named in full, with its topic as `check_topic` has it.
+
+    Raises:
+        ConfigTypeError: it is no pair of a topic and an int.
+        ConfigError: its number is below 0.
+        InvalidName: its topic cannot be one.
+    """
+    if not isinstance(given, tuple) or len(given) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        hint = "; use its topic_partition" if isinstance(given, Message) else ""
+        raise ConfigTypeError(
+            f"a partition is an int or a TopicPartition, not {type(given).__name__} ({given!r}){hint}"  # pyright: ignore[reportUnknownArgumentType]
+        )
+    topic, number = cast("tuple[object, object]", given)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigTypeError(f"the number of a partition is an int, not {type(number).__name__} ({number!r})")
+    if number < 0:
+        raise ConfigError(f"there is no partition {number}; they are numbered from 0 on")
+    return TopicPartition(check_topic(topic), number)
+
+
+def named_partition(given: object, topics: Sequence[str]) -> TopicPartition:
+    """The partition that a user means: with one topic a plain int names one of it.
+
+    Raises:
+        ConfigError: it names none; see `check_partition`.
+    """
+    if isinstance(given, bool) or not isinstance(given, int):
+        return check_partition(given)
+    if len(topics) != 1:
+        example = TopicPartition(topics[0] if topics else "orders", given)
+        raise ConfigError(f"partition {given} of which topic? Name it, as in {example!r}")
+    return check_partition((topics[0], given))
+
+
+def check_offset(where: str, given: object, removal: str) -> Offset:
+    """Return the offset of a message, as it is to be stored; `removal` says how to remove what is stored.
+
+    Raises:
+        ConfigError: it is no int, or below 0.
+    """
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ConfigTypeError(f"{where} needs the offset of a message, an int, not {given!r}")
+    if given < 0:
+        raise ConfigError(f"{where}: offsets begin at 0, not at {given}; {removal} removes what is stored")
+    return Offset(given)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
@@ -445,6 +506,10 @@ class Start:
     on_gap: OnGap = "resume"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, StartKind):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            raise ConfigTypeError(
+                f"Start({self.kind!r}) is not possible; make one with Start.next(), Start.first() ..."
+            )
         if self.on_gap not in ("resume", "fail"):
             raise ConfigError(f"on_gap={self.on_gap!r} is not possible; use 'resume' or 'fail'")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,31 @@ def test_each_error_is_described_in_its_family_and_with_its_attributes():
     assert sorted(attributes) == sorted(
         [f"`{kind.__name__}`", str(kind.code), kind.retry, kind.applied] for kind in kinds
     )
+
+
+def events() -> dict[str, set[str]]:
+    """What src reports as an event, each with its fields."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "src" / "tarry").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            names = [part.value for part in call.args if isinstance(part, ast.Constant) and part.value != "consumer"]
+            if call.func.attr in ("emit", "warn") and names and isinstance(names[0], str):
+                fields = {keyword.arg for keyword in call.keywords if keyword.arg} - {"cause"}
+                found.setdefault(names[0], set()).update(fields)
+    return found
+
+
+def test_each_event_is_described_with_its_fields():
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    _, _, behind = page.partition("## Events")
+    section, _, _ = behind.partition("\n## ")
+    described: dict[str, set[str]] = {}
+    for line in re.findall(r"^\| (`.*) \|$", section, flags=re.MULTILINE):
+        names, _, fields = line.split("|")
+        described |= {name: set(re.findall(r"`(\w+)`", fields)) for name in re.findall(r"`(\w+)`", names)}
+    assert described == events()
 
 
 def test_the_file_map_names_every_file_once():

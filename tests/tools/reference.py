@@ -77,7 +77,7 @@ def _values(name: str, field: FieldInfo) -> str:
     inside = {part for outer in (kind, *get_args(kind)) for part in (outer, *get_args(outer))}
     unit = " seconds" if float in inside else " bytes" if "bytes" in name else ""
     bounds = config.bounds(field)
-    if "le" in bounds:
+    if "le" in bounds and bounds["le"] != config.STORED_MAX:
         low = f"above {_number(name, bounds['gt'])}, up" if "gt" in bounds else _number(name, bounds["ge"])
         text = f"{low} to {_number(name, bounds['le'])}{unit}"
     else:

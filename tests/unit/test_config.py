@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tarry
+from tarry import config
 from tarry.client import ConsumerArguments, ProducerArguments
 from tarry.config import AutoCommit, ConsumerOptions, LogOptions, Options, PollOptions, ProducerOptions, TopicOptions
 from tarry.errors import ConfigError, ConfigTypeError, UsageError
@@ -331,6 +332,32 @@ def test_an_option_that_stands_elsewhere_is_sent_there(options: type[Options], o
         make(options, **{option: 5})
 
 
+@pytest.mark.parametrize(
+    ("options", "option", "meant"),
+    [
+        (PollOptions, "maxwait", "max_wait"),
+        (LogOptions, "sesion_timeout", "session_timeout"),
+        (LogOptions, "instrument", "instruments"),
+        (ConsumerOptions, "group_id", "group"),
+        (ConsumerOptions, "on_revoke", "on_revoked"),
+        (ConsumerOptions, "auto_commit", "commit"),
+        (ProducerOptions, "partitoner", "partitioner"),
+    ],
+)
+def test_a_misspelt_option_is_told_what_may_have_been_meant(options: type[Options], option: str, meant: str):
+    with pytest.raises(ConfigError, match=rf"^{options.__name__} has no option '{option}'; did you mean '{meant}'\?$"):
+        make(options, **{option: 5})
+
+
+def test_what_may_have_been_meant_is_what_the_methods_take():
+    taken: dict[str, set[str]] = {
+        "ConsumerOptions": {*ConsumerArguments.__annotations__, "value_type"} - {*ConsumerOptions.model_fields},
+        "ProducerOptions": {*ProducerArguments.__annotations__, "value_type"} - {*ProducerOptions.model_fields},
+        "LogOptions": {"instruments"},
+    }
+    assert {name: set(beside) for name, beside in config.BESIDE.items()} == taken
+
+
 HOUR, DAY, GIB = 3600, 86_400, 1024**3
 RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
     (PollOptions, "count", "1 to 10,000", (0, 10_001)),
@@ -351,7 +378,7 @@ RANGES: list[tuple[type[Options], str, str, tuple[float, ...]]] = [
     (ProducerOptions, "refresh_interval", "above 0, up to 3,600", (0, HOUR + 1)),
     (TopicOptions, "partitions", "1 to 10,000", (0, 10_001)),
     (TopicOptions, "retention_age", "above 0", (0,)),
-    (TopicOptions, "retention_bytes", "1 or more", (0,)),
+    (TopicOptions, "retention_bytes", "1 to 9,223,372,036,854,775,807", (0, 2**63)),
     (TopicOptions, "max_record_bytes", "1 to 16,777,216", (0, 16 * 1024**2 + 1)),
     (LogOptions, "busy_timeout", "0 to 3,600", (-1, HOUR + 1)),
     (LogOptions, "resident_bytes", "0 to 1,073,741,824", (-1, GIB + 1)),

@@ -32,13 +32,28 @@ def test_it_returns_what_main_returns_and_leaves_signals_as_they_were(backend: A
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_error_of_main_comes_out_as_it_is(backend: Any) -> None:
+@pytest.mark.parametrize("error", [ValueError("wrong"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_an_error_of_main_comes_out_as_it_is(backend: Any, error: BaseException) -> None:
     async def main() -> None:
-        await anyio.lowlevel.checkpoint()
-        raise ValueError("wrong")
+        async with tarry.connect("memory:") as client:
+            await client.create_topic("jobs")
+            async with client.consumer("jobs"):
+                raise error
 
-    with pytest.raises(ValueError, match="wrong"):
+    with pytest.raises(type(error)) as raised:
         tarry.run(main, backend=backend)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_that_main_returns_is_not_raised(backend: Any) -> None:
+    error = ValueError("wrong")
+
+    async def main() -> ValueError:
+        await anyio.lowlevel.checkpoint()
+        return error
+
+    assert tarry.run(main, backend=backend) is error
 
 
 @rule("K15")

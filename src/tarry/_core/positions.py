@@ -110,6 +110,10 @@ class Positions:
         """Open partitions whose start rule has to be resolved."""
         return [partition for partition, place in self._places.items() if place.fetch_at is None and place.is_open]
 
+    def unplaced(self) -> list[TopicPartition]:
+        """Partitions without a position, open or not."""
+        return [partition for partition, place in self._places.items() if place.next is None]
+
     def readable(self) -> list[TopicPartition]:
         """Open partitions that have a position and are not paused."""
         return [

@@ -7,15 +7,16 @@ Nothing here knows what is asked. A post never blocks behind a busy loop (design
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Never, Protocol, SupportsIndex, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 
-from tarry.errors import LogUnavailable, TarryError
+from tarry.errors import LogUnavailable, TarryError, UsageError
 
 Post = Callable[..., object]
 """Run a function with arguments on one loop, soon; may be called from any thread. RuntimeError: the loop is gone."""
@@ -33,6 +34,47 @@ def backend() -> Literal["asyncio", "trio"]:
     except RuntimeError:
         return "trio"
     return "asyncio"
+
+
+def running_loop() -> object:
+    """The loop that runs in this thread, compared by identity only; None: none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    trio = sys.modules.get("trio")  # whoever runs it has imported it
+    try:
+        return None if trio is None else trio.lowlevel.current_trio_token()
+    except (RuntimeError, AttributeError):  # the latter: another thread is importing it
+        return None
+
+
+class Home:
+    """The loop in which something was opened, the only one that may use it: in another one a wait would not end."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self) -> None:
+        self._loop = running_loop()
+
+    def check(self, what: object) -> None:
+        """Refuse a caller from elsewhere.
+
+        Raises:
+            UsageError: another loop runs here, or none; nothing was done.
+        """
+        if running_loop() is not self._loop:
+            raise UsageError(
+                f"{what} belongs to the event loop in which it was opened, and is used from another loop or thread; "
+                "use it there (anyio.from_thread.run), or open another client here with tarry.connect()"
+            )
+
+
+class Bound:
+    """Belongs to one loop, so that a copy of it is none: not in another process, nor beside itself."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Never:
+        raise TypeError(f"{self!r} cannot be copied or pickled; open another one where it is needed")
 
 
 def loop_post() -> Post:
@@ -192,6 +234,7 @@ class Port:
         self._there = there
         self._home = home
         self._cancel = cancel
+        self._home_loop = Home()
         self._new_event = _event_maker()
 
     async def ask(self, request: Callable[..., None], *args: Any) -> Any:
@@ -201,7 +244,9 @@ class Port:
 
         Raises:
             LogUnavailable: the answering loop is gone; nothing was asked.
+            UsageError: it is called in another loop than the one that made it.
         """
+        self._home_loop.check("a client")
         call: Call[Any] = Call(self._home, self._new_event())
         try:
             self._there(_guarded, request, call, *args)

@@ -44,21 +44,22 @@ async def until_signalled(
         at_first: called at the first signal; begins an orderly end. False: there is none, so the work is cancelled.
         limit_s: how many seconds after the first signal the work is cancelled.
     """
-    ended: Result | CutShort | Exception | None = None
+    ended: Result | CutShort | None = None
+    failed: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         listening = _Listening(at_first, limit_s)
         await tasks.start(listening.run)
         with listening.work:
             try:
                 ended = await work(tasks)
-            except Exception as error:  # noqa: BLE001  # raised below, outside of the group that would wrap it
-                ended = error
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  # raised below: the group wraps it
+                failed = error
         if listening.work.cancelled_caught:
             assert listening.first is not None
             ended = CutShort(listening.first)
         tasks.cancel_scope.cancel()
-    if isinstance(ended, Exception):
-        raise ended
+    if failed is not None:
+        raise failed
     return cast("Result | CutShort", ended)
 
 

@@ -1,4 +1,4 @@
-"""Which task runs, and whether a task that ran before has ended; on asyncio and on trio."""
+"""Which task runs, whether it was cancelled, and whether one that ran before has ended; on asyncio and on trio."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tarry._runtime.bridge import backend
 
 Task = Any
 """A task of the running loop, compared by identity only."""
+NOBODY: Task = object()
+"""No task at all; not None, which a loop in which no task runs at the moment may say."""
 
 
 def current_task() -> Callable[[], Task]:
@@ -33,3 +35,9 @@ def ended(task: Task) -> bool:
     if isinstance(task, asyncio.Task):
         return task.done()
     return inspect.getcoroutinestate(task.coro) == inspect.CORO_CLOSED
+
+
+def is_cancelled() -> bool:
+    """The running task is asked to end; if not, a cancel that it meets is that of something it waits for (asyncio)."""
+    task = asyncio.current_task() if backend() == "asyncio" else None
+    return task is None or task.cancelling() > 0

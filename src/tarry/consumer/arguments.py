@@ -13,7 +13,7 @@ import anyio
 from tarry._core.positions import Positions
 from tarry.config import PollOptions
 from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
-from tarry.types import Batch, Message, Offset, Origin, TopicPartition
+from tarry.types import Batch, Message, Offset, Origin, TopicPartition, check_offset, named_partition
 
 Named = TopicPartition | int
 """A partition as users name it: with one topic, a plain int names one of it."""
@@ -34,7 +34,7 @@ class Arguments:
             ConfigError: it names none.
             StaleAssignment: the consumer does not read it.
         """
-        partition = self._partition(given)
+        partition = named_partition(given, self._topics)
         if partition not in self._positions:
             owned = ", ".join(map(str, sorted(self._positions)))
             raise StaleAssignment(f"{partition} is not read by this consumer; it reads {owned}")
@@ -52,21 +52,40 @@ class Arguments:
         """Which offsets are to be stored, and as what they were delivered; a batch has one for each partition.
 
         Raises:
-            ConfigError: it is no offset, or lies ahead of what was delivered, without `force`.
+            ConfigError: it is no offset, stands beside a message, or lies ahead of what was delivered, without `force`.
             StaleAssignment: it is not held as it was delivered, or not at all.
         """
+        found: list[tuple[TopicPartition, Offset, Origin | None]]
+        if isinstance(what, (Message, Batch)):
+            found = [*self._given_out(what, offset)]
+        elif isinstance(what, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
+            given = check_offset(f"store_offset({what!r}, ...)", offset, "delete_offset")
+            found = [(self.owned(what), given, None)]
+        else:
+            raise ConfigTypeError(
+                f"store_offset takes a message, a batch, or a partition and an offset, not {type(what).__name__} "
+                f"({what!r}); of a list of messages give the last one of each partition"
+            )
+        for partition, last, _ in found if not force else ():
+            self._check_delivered(partition, last)
+        return found
+
+    def _given_out(
+        self, what: Message[Any] | Batch[Any], offset: object
+    ) -> Iterable[tuple[TopicPartition, Offset, Origin]]:
+        """The last offset of each partition: one request each."""
+        if offset is not None:
+            raise ConfigTypeError(
+                f"store_offset({what!r}, {offset!r}): a {type(what).__name__.lower()} has its own offset; pass its "
+                "TopicPartition to store another one"
+            )
         if isinstance(what, Message):
-            return [(what.origin.partition, what.offset, what.origin)]
-        if isinstance(what, Batch):
-            for segment in what.segments:
-                self.check_held(segment.origin)
-            last = {segment.origin.partition: segment for segment in what.segments}  # one request each
-            return [(partition, segment.last, segment.origin) for partition, segment in last.items()]
-        given = _offset(what, offset)
-        partition = self.owned(what)
-        if not force:
-            self._check_delivered(partition, given)
-        return [(partition, given, None)]
+            ends = [(what.origin, what.offset)]
+        else:
+            ends = [(segment.origin, segment.last) for segment in what.segments]
+        for origin, _ in ends:
+            self.check_held(origin)
+        return {origin.partition: (origin.partition, end, origin) for origin, end in ends}.values()
 
     def check_held(self, origin: Origin) -> None:
         """What was delivered is still held as it was then."""
@@ -74,17 +93,6 @@ class Arguments:
             raise StaleAssignment(
                 f"{origin.partition} is not held any more as it was when this message was delivered; nothing was stored"
             )
-
-    def _partition(self, given: Named) -> TopicPartition:
-        if not isinstance(given, (int, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users' input
-            raise ConfigTypeError(f"a partition is an int or a TopicPartition, not {type(given).__name__} ({given!r})")
-        if not isinstance(given, int):
-            return TopicPartition(*given)
-        if len(self._topics) != 1:
-            raise ConfigError(
-                f"partition {given} of which topic? This consumer reads {sorted(self._topics)}; pass a TopicPartition"
-            )
-        return TopicPartition(self._topics[0], given)
 
     def _check_delivered(self, partition: TopicPartition, offset: Offset) -> None:
         self._note()
@@ -95,15 +103,6 @@ class Arguments:
                 f"store_offset({partition}, {offset}) lies ahead of what was delivered ({where}): the messages up to "
                 "there would be skipped; if that is meant, pass force=True"
             )
-
-
-def _offset(what: object, offset: object) -> Offset:
-    """The offset that goes with a partition."""
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise ConfigTypeError(f"store_offset({what!r}, ...) needs the offset of a message, an int, not {offset!r}")
-    if offset < 0:
-        raise ConfigError(f"store_offset({what!r}, {offset}): offsets begin at 0; delete_offset removes what is stored")
-    return Offset(offset)
 
 
 def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> PollOptions:

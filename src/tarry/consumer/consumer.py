@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from inspect import isawaitable
@@ -25,8 +26,9 @@ from tarry._core.autocommit import AFTER_HANDLER, AT_HAND_OVER, Commits
 from tarry._core.fetches import Demand, Fetches
 from tarry._core.pace import Pace
 from tarry._core.positions import Positions
-from tarry._runtime.tasks import Task, current_task, ended
-from tarry.config import AutoCommit, ConsumerOptions, PollOptions
+from tarry._runtime.bridge import Bound, Home
+from tarry._runtime.tasks import NOBODY, Task, current_task, ended
+from tarry.config import AutoCommit, ConsumerOptions, PollOptions, check_seconds
 from tarry.consumer.advice import Advice
 from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
 from tarry.consumer.gathering import Gathering
@@ -75,13 +77,14 @@ class State(Enum):
     """Life of a consumer."""
 
     NEW = "not entered yet"
+    OPENING = "being entered"
     FAILED = "its start failed"
     OPEN = "open"
     DRAINING = "shutting down"
     CLOSED = "shut down"
 
 
-class Consumer(Generic[T]):
+class Consumer(Bound, Generic[T]):
     """Reads partitions of one or several topics, waiting at the log while there is nothing.
 
     Use it as `async with client.consumer(...) as consumer: async for message in consumer: ...`. One task reads at a
@@ -155,6 +158,7 @@ class Consumer(Generic[T]):
         self._topics = Topics(reads.all_topics, self._instruments, self._arrived)
         self._arguments = Arguments(self._topics.wanted, self._positions, note=self._handing.note)
         # Made when it is entered.
+        self._home: Home
         self._standing: Standing
         self._storing: Storing
         self._following: Following
@@ -164,8 +168,9 @@ class Consumer(Generic[T]):
         self._looking: Looking
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
-        self._reader: Task = None
+        self._reader: Task = NOBODY
         self._reading = False
+        self._is_told = False  # the reader knows of the shutdown
         self._is_consuming = False
         self._stop: anyio.Event | None = None
         self._arrival = anyio.Event()
@@ -192,11 +197,16 @@ class Consumer(Generic[T]):
         """
         if self._state is not State.NEW:
             raise UsageError(f"{self!r} cannot be entered again; make a new one with client.consumer(...)")
+        self._state = State.OPENING
         try:
             self._standing = Standing(await self._open_session())
         except TarryError as error:
             self._state, self._cause = State.FAILED, error
             raise
+        except BaseException:
+            self._state = State.NEW
+            raise
+        self._home = Home()
         self._make_parts()
         self._state = State.OPEN
         self._current_task = current_task()
@@ -216,19 +226,30 @@ class Consumer(Generic[T]):
         Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
         its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
+        Called from a hook of this consumer it only begins, and the report is empty: the end waits for the hook.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.
+
+        Returns:
+            What is stored of each partition, by how many messages that was brought back, and how many are unfinished.
+
+        Raises:
+            UsageError: called in another thread or event loop.
         """
         if not self._is_started():
             return self._report
+        self._home.check(self)
         if self._state is State.OPEN:
             self._state = State.DRAINING
             self._handing.stop_short()
             self._arrived()
             self._start_soon(self._close)  # not in this task, so that no cancel cuts it short
         if self._reader is self._current_task():
+            self._is_told = True
             self._hurry.set()
+        if self._membership is not None and self._membership.is_in_hook:
+            return self._report
         try:
             await self._closed.wait()
         except anyio.get_cancelled_exc_class():
@@ -309,7 +330,7 @@ class Consumer(Generic[T]):
         *,
         count: int | None = None,
         min_count: int | None = None,
-        max_wait: float | None = None,
+        max_wait: float | timedelta | None = None,
         max_bytes: int | None = None,
         **unknown: Never,
     ) -> Batch[T]:
@@ -321,25 +342,44 @@ class Consumer(Generic[T]):
 
         Cancellation: what was gathered stays with the consumer and comes with the next read.
 
+        Args:
+            count: most messages of the batch, 1 to 10,000.
+            min_count: as many end the wait, 1 to `count`.
+            max_wait: longest wait in seconds, 0 to 600 (or a timedelta); 0 answers at once.
+            max_bytes: most bytes of the batch; a first message above it comes alone.
+
+        Returns:
+            The batch. Of a consumer that is being shut down, or was while its reader worked, one with the reason
+            `"drain"`, once; then `NotStarted` is raised.
+
         Raises:
             ConfigError: a limit out of its range, or an option that does not exist, such as `poll_interval` (C12).
             NotStarted, ConcurrentRead, ConsumerFailed, or an error of one partition, as from a read.
         """
         given = {"count": count, "min_count": min_count, "max_wait": max_wait, "max_bytes": max_bytes}
         options = poll_options(self._poll, given, unknown)
+        if self._state is State.CLOSED:
+            return self._drained()
         if self._current_task() is not self._reader:
             self._claim()
-        if self._state is State.CLOSED:
-            raise self._ended()
         self._settle()
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )
         self._reading = True
         try:
-            return await self._gathering.gather(demand)
+            batch = await self._gathering.gather(demand)
         finally:
             self._reading = False
+        self._is_told = batch.reason == "drain"
+        return batch
+
+    def _drained(self) -> Batch[T]:
+        """Who worked longer than the shutdown waited is told of it like one who waited for messages, once."""
+        if self._is_told or self._current_task() is not self._reader:
+            raise self._ended()
+        self._is_told = True
+        return Batch((), "drain", self._lists.read)
 
     def _hand_out(self, segments: Sequence[Segment]) -> None:
         """A batch goes to the application."""
@@ -418,11 +458,12 @@ class Consumer(Generic[T]):
 
         Args:
             handler: called with one message; may be async.
+            stop: ends the loop when it is set; the consumer stays open.
             on_error: what an error of the handler does: `"raise"` it, with the message unfinished as after a cancel
                 (C97, K10); or `"skip"`: log it and call the message finished. What is no `Exception` is always raised.
 
         Raises:
-            ConcurrentRead: another task reads, or another `consume` runs.
+            ConcurrentRead: another task reads, or another `consume` runs; no other task may read while this one does.
             NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
         """
         check_handler(handler, stop, on_error)
@@ -455,6 +496,8 @@ class Consumer(Generic[T]):
             self._arrived()
 
     async def _handle(self, message: Message[T], handler: Handler[T], *, skips: bool) -> None:
+        origin = message.origin
+        place = self._positions.get(origin.partition)
         try:
             result = handler(message)
             if isawaitable(result):
@@ -465,8 +508,9 @@ class Consumer(Generic[T]):
                 self._handing.stop_short()
                 raise
             self._advice.skipped(message, error)
-        origin = message.origin
-        if self._positions.holds(origin) and self._commits.returned(origin.partition, message.offset, origin.head):
+        if self._positions.get(origin.partition) is not place or not self._positions.holds(origin):
+            return  # it was sought or lost meanwhile: the message counts neither way any more
+        if self._commits.returned(origin.partition, message.offset, origin.head):
             self._storing.queue(origin.partition)
 
     def _stop_at(self, bad: Segment, error: DataError) -> None:
@@ -493,15 +537,23 @@ class Consumer(Generic[T]):
         self._arrived()
 
     def _claim(self) -> None:
-        """Another task than before reads: refused while that one, still running, reads or holds a message (K97)."""
+        """Another task than before reads: refused while that one still has to do with the consumer (K97)."""
         task = self._current_task()
-        if self._reader is not None and not ended(self._reader) and (self._reading or self._hand.in_work()):
+        self._home.check(self)
+        if self._reader is not NOBODY and not ended(self._reader) and (does := self._reader_does()):
             raise ConcurrentRead(
-                f"{self._reads} is read by another task, which "
-                f"{'waits for a message' if self._reading else 'still holds one'}; "
+                f"{self._reads} is read by another task, which {does}; "
                 "let one task read and hand messages on, or open a consumer per task"
             )
         self._reader = task
+
+    def _reader_does(self) -> str | None:
+        """What whoever reads is about; None: nothing that has to do with this consumer."""
+        if self._reading:
+            return "waits for a message"
+        if self._is_consuming:
+            return "runs a handler"
+        return "still holds one" if self._hand.in_work() else None
 
     def _arrived(self) -> None:
         """Everybody who waits looks again."""
@@ -520,6 +572,7 @@ class Consumer(Generic[T]):
     def _check_started(self) -> None:
         if not self._is_started():
             self._not_started()
+        self._home.check(self)
         if self._state is State.CLOSED:
             raise self._ended()
 
@@ -542,10 +595,10 @@ class Consumer(Generic[T]):
         Args:
             what: a message, a batch (each of its partitions), or a partition together with `offset`.
             force: store an offset too that was not delivered yet; without it that is refused, since the messages up to
-                there would be skipped.
+                there would be skipped. Behind a `seek` back, what was delivered before it is among those.
 
         Raises:
-            ConfigError: the offset lies ahead of what was delivered.
+            ConfigError: the offset lies ahead of what was delivered, or stands beside a message or batch.
             StaleAssignment: the partition is not, or no longer, held under the ownership or history of the message. Of
                 a batch nothing is stored then, unless the partition was lost during this call.
             UsageError: the consumer has no name to store under.
@@ -562,6 +615,12 @@ class Consumer(Generic[T]):
         """Remove the stored offset, so that `Start.next()` begins anew (C55).
 
         An automatic mode goes on storing what is finished after this, also at shutdown.
+
+        Cancellation: it may still be removed.
+
+        Raises:
+            UsageError: the consumer has no name to store under.
+            StaleAssignment: the partition is not read by this consumer.
         """
         self._check_started()
         self._check_named()
@@ -636,7 +695,7 @@ class Consumer(Generic[T]):
         for partition in self._arguments.all_owned(partitions):
             self._positions.pause(partition, None)
             self._fetches.bring_back(partition)
-            if partition in self._positions.readable():
+            if partition in self._positions.readable() and not self._worker.is_held_back(partition):
                 self._fetches.ready(partition)
         self._worker.kick()
         self._arrived()
@@ -673,17 +732,24 @@ class Consumer(Generic[T]):
         return 0 if not self._is_started() else self._standing.session.assignment.generation
 
     def position(self, partition: TopicPartition | int) -> Position | None:
-        """The next message to be delivered, None while it is not known; never waits (C25)."""
+        """The next message to be delivered, None while it is not known; never waits (C25).
+
+        Like the other two it goes on telling after shutdown.
+
+        Raises:
+            StaleAssignment: the partition is not, or no longer, read by this consumer.
+            NotStarted: the consumer was not entered.
+        """
         self._handing.note()
         return self._positions[self._owned(partition)].next
 
     def last_delivered(self, partition: TopicPartition | int) -> Offset | None:
-        """The last offset handed over, None when there is none (C25, C34, D2)."""
+        """The last offset handed over, None when there is none (C25, C34, D2); raises as `position` does."""
         self._handing.note()
         return self._positions[self._owned(partition)].delivered
 
     def last_stored(self, partition: TopicPartition | int) -> Offset | None:
-        """The stored offset as far as this consumer knows it, None when there is none (C25)."""
+        """The stored offset as far as this consumer knows it, None when there is none (C25); raises as `position`."""
         return self._commits[self._owned(partition)].stored
 
     def statistics(self) -> Statistics:
@@ -696,9 +762,13 @@ class Consumer(Generic[T]):
         Messages are not timed one by one: `stalled_s` is exact for the first of each list that was fetched, and for the
         others may be too short by the time between two calls. `ok` becomes False when the log is silent for more than
         two `heartbeat_interval`.
+
+        Raises:
+            UsageError: called in another thread or event loop.
         """
         state, is_open = self._state.value, self._state is State.OPEN
         if self._is_started():
+            self._home.check(self)
             return self._looking.health(state, is_open=is_open, is_reading=self._reading)
         return Health(
             ok=False,
@@ -712,18 +782,24 @@ class Consumer(Generic[T]):
             last_error=self._cause,
         )
 
-    async def ready(self, timeout: float | None = None) -> None:
+    async def ready(self, timeout: float | timedelta | None = None) -> None:
         """Wait until every topic exists, and every partition has a position.
 
-        A partition gets none before `on_assigned` has run, so that this does not return inside of it.
+        A partition gets none before `on_assigned` has run; called in that hook, this waits for the others only.
 
         Cancellation: ends the wait at once; nothing else changes.
 
+        Args:
+            timeout: longest wait in seconds, 0 or more (or a timedelta); None: without limit.
+
         Raises:
-            NotReady: after `timeout` seconds, or when nothing more can come of waiting; names what is missing (K72).
+            NotReady: after `timeout`, or when nothing more can come of waiting; names what is missing (K72).
+            ConfigError: a timeout that is none.
+            NotStarted, ConsumerFailed: it is not open, was shut down meanwhile, or an internal task of it died.
         """
         self._check_started()
-        with anyio.move_on_after(timeout) as limit:
+        limit_s = None if timeout is None else check_seconds("timeout", timeout)
+        with anyio.move_on_after(limit_s) as limit:
             while self._state is State.OPEN and self._looking.is_hopeful():
                 await self._arrival.wait()
         if self._state is not State.OPEN:
@@ -731,7 +807,7 @@ class Consumer(Generic[T]):
         if self._worker.failure is not None:
             self._worker.raise_pending()
         if missing := self._looking.missing():
-            after = f" after {timeout:g} s" if limit.cancelled_caught else ""
+            after = f" after {limit_s:g} s" if limit.cancelled_caught else ""
             raise NotReady(f"{self._reads}: {', '.join(missing)}{after}")
 
     async def lag(self) -> dict[TopicPartition, Lag]:
@@ -740,6 +816,12 @@ class Consumer(Generic[T]):
         In messages, and in seconds: the age of the oldest message that is left, by its timestamp and the log's clock.
         Asks the log once or twice for each partition; the figures are those of the moment at which it was asked. A
         partition whose topic is gone has no end, and is left out.
+
+        Cancellation: nothing else changes.
+
+        Raises:
+            NotStarted: the consumer is not open.
+            RefusedError, LogUnavailable: the log does not say; nothing is asked again.
         """
         self._check_started()
         self._handing.note()
@@ -752,7 +834,7 @@ class Consumer(Generic[T]):
         return self._arguments.owned(partition)
 
     def _is_started(self) -> bool:
-        return self._state not in (State.NEW, State.FAILED)
+        return self._state not in (State.NEW, State.OPENING, State.FAILED)
 
     def _is_open(self) -> bool:
         return self._state is State.OPEN

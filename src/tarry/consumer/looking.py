@@ -117,7 +117,7 @@ class Looking:
         moving = "a rebalance is under way"
         return {
             partition: str(stopped.get(partition, asking if self._positions[partition].is_open else moving))
-            for partition in self._without_position()
+            for partition in self._positions.unplaced()
         }
 
     def _stalled_s(self, *, is_reading: bool) -> float:
@@ -129,7 +129,7 @@ class Looking:
 
     def is_hopeful(self) -> bool:
         """Something is missing, and may still come: the position of a partition, or a topic."""
-        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(self._without_position())
+        may_come = bool(self._topics.missing) or not self._worker.stopped.keys() >= set(self._unplaced())
         return self._worker.failure is None and may_come
 
     def missing(self) -> list[str]:
@@ -137,14 +137,15 @@ class Looking:
         stopped = self._worker.stopped
         partitions = [
             f"{partition} ({stopped[partition]})" if partition in stopped else str(partition)
-            for partition in self._without_position()
+            for partition in self._unplaced()
         ]
         missing = [f"topic {name!r} does not exist" for name in self._topics.missing]
         return missing + ([f"no position yet for {', '.join(partitions)}"] if partitions else [])
 
-    def _without_position(self) -> list[TopicPartition]:
-        """Those too that are not to be read before a hook has run."""
-        return [partition for partition in self._positions if self._positions[partition].next is None]
+    def _unplaced(self) -> list[TopicPartition]:
+        """Partitions without a position; to a hook those are none that get theirs once it has run."""
+        is_in_hook = self._membership is not None and self._membership.is_in_hook
+        return self._positions.unresolved() if is_in_hook else self._positions.unplaced()
 
     async def lag(self) -> dict[TopicPartition, Lag]:
         """How far each partition is behind its end; asks the log."""

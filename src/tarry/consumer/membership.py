@@ -16,7 +16,9 @@ Not here: requests for messages (`worker`), what the application has in hand (`h
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -32,6 +34,7 @@ from tarry._core.lease import Lease
 from tarry._core.patience import InHand, Patience
 from tarry._core.positions import Positions
 from tarry._runtime.retry import insist, may_pass
+from tarry._runtime.tasks import is_cancelled
 from tarry.config import ConsumerOptions
 from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
@@ -46,6 +49,9 @@ CALM_S = 30.0
 
 Hook = Callable[[frozenset[TopicPartition]], object]
 """Called with the partitions that came or go; may be async."""
+
+_HOOK: ContextVar[object] = ContextVar("tarry_hook", default=None)
+"""The run of a hook to which a task belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class Membership:
         self._worker: Worker
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
+        self._hook: object = None
         self._patience = Patience(options.max_processing_time)
         self._store_s = max(options.drain_timeout, STORE_S_MIN)
         self._leaving: dict[TopicPartition, None] = {}
@@ -371,6 +378,7 @@ class Membership:
             self._positions.drop(partition)
             self._commits.forget(partition)
         self._worker.forget(partitions, kept)
+        self._reader.wake()
 
     # ------------------------------------------------------------------------------------------- giving up
 
@@ -489,13 +497,28 @@ class Membership:
 
     # ------------------------------------------------------------------------------------------- hooks
 
+    @property
+    def is_in_hook(self) -> bool:
+        """Whoever asks is a hook that runs, or was started by it: it must not wait for what waits for its end."""
+        return self._hook is not None and _HOOK.get() is self._hook
+
+    @contextmanager
+    def _hook_runs(self) -> Generator[None]:
+        self._hook = object()
+        token = _HOOK.set(self._hook)
+        try:
+            yield
+        finally:
+            _HOOK.reset(token)
+            self._hook = None
+
     async def _call(self, hook: Hook | None, partitions: Sequence[TopicPartition]) -> RebalanceHookError | None:
         """Run a hook; one that takes too long is cut off with a warning, an error is returned (K55, K88)."""
         if hook is None or not partitions:
             return None
-        failure: Exception | None = None
+        failure: BaseException | None = None
         async with self._hook_lane:
-            with anyio.move_on_after(self._options.hook_timeout) as limit:
+            with anyio.move_on_after(self._options.hook_timeout) as limit, self._hook_runs():
                 self._reader.interrupt()  # whoever reads may hold what the hook waits for
                 try:
                     result = hook(frozenset(partitions))
@@ -503,6 +526,10 @@ class Membership:
                         await result
                 except Exception as error:  # noqa: BLE001  # it becomes the reader's error
                     failure = error
+                except anyio.get_cancelled_exc_class() as error:
+                    if is_cancelled():
+                        raise
+                    failure = error  # what it waited for was cancelled, and not the hook
         name = getattr(hook, "__name__", repr(hook))
         if limit.cancelled_caught:
             self._instruments.warn(

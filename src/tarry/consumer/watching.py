@@ -201,6 +201,8 @@ class Watching:
     async def _sit_out(self) -> None:
         """While nobody can be asked (no partition has a position and a leader) a poll still ends when its wait does."""
         demand = self._fetches.demand
+        if demand is not None and demand.asked:
+            self.settle()  # what it still waited for may have been paused, or withdrawn
         if demand is None or demand.asked or self._can_ask():
             await self._bell.heard("watching")
             return

@@ -279,7 +279,6 @@ class Worker:
         for partition in partitions:
             self._stopped.succeeded(partition)
             self._begin_anew(partition)
-            self._errors.pop(partition, None)
             self._resolving.forget(partition)
             self._fetches.bring_back(partition)
             self._fetches.void(partition, kept)
@@ -320,11 +319,11 @@ class Worker:
         """The topic of a partition is there again: it is read again, from anew where it is another one (K57)."""
         self._stopping.succeeded(partition)
         self._begin_anew(partition)
-        self._errors.pop(partition, None)
         self._probe(partition)
 
     def _begin_anew(self, partition: TopicPartition) -> None:
-        """No gap in front of it and nothing dropped behind it holds it back any more."""
+        """No gap in front of it and nothing dropped behind it holds it back, and no error of it is to be told."""
+        self._errors.pop(partition, None)
         self._gaps.forget(partition)
         self.committing.forget(partition)
 
@@ -468,6 +467,7 @@ class Worker:
             )
         self._direct = None
         if direct.scope.cancelled_caught:
+            self._watching.settle()
             if not self._alone():
                 self._nudge()  # from now on it has to be watched
             return
@@ -678,7 +678,7 @@ class Worker:
 
         A parked one ends when its topic is deleted; by now there may be a new topic of that name.
         """
-        partitions = [partition for partition in refused.partitions if self._is_readable(partition)]
+        partitions = [at for at in refused.partitions if self._is_readable(at) and not self.is_held_back(at)]
         for partition in partitions:
             self._fetches.ready(partition)
         answers: list[bool | None] = []

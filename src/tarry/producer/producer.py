@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from tarry import abc
 from tarry._core.batches import cut_batches
+from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.retry import attempt
 from tarry._wire.batch import encode_record, seal
 from tarry.config import ProducerOptions
@@ -28,6 +29,7 @@ from tarry.errors import (
     TarryError,
     TopicNotFound,
     UnencodableValue,
+    UsageError,
 )
 from tarry.producer.sharding import partition_of
 from tarry.types import (
@@ -46,6 +48,7 @@ from tarry.types import (
     T,
     TopicInfo,
     TopicPartition,
+    check_text,
 )
 
 CAUSE_TEXT = 200
@@ -76,7 +79,7 @@ class _Encoded(NamedTuple):
     timestamp_ms: int
 
 
-class Producer(Generic[T]):
+class Producer(Bound, Generic[T]):
     """Appends to one topic. Use it as `async with client.producer("orders") as producer`; sends may run concurrently.
 
     Everything that can be refused is refused before anything is written: values, types, sizes, partitions. With an
@@ -105,6 +108,7 @@ class Producer(Generic[T]):
         self._clock_ms = clock_ms
         self._id = producer_id
         self._info: TopicInfo | None = None
+        self._home: Home  # since it was entered
         self._looked_at = 0.0
         self._front = anyio.Lock()  # whoever holds it is not overtaken by sends that begin later
         self._sequences: dict[int, int] = {}
@@ -112,8 +116,20 @@ class Producer(Generic[T]):
         self._closed = False
         self._cause: TarryError | None = None
 
+    def __repr__(self) -> str:
+        state = "shut down" if self._closed else "not entered yet" if self._info is None else "open"
+        return f"<tarry producer of {self._topic}, {state}>"
+
     async def __aenter__(self) -> Self:
-        """Look the topic up; `TopicNotFound` when it does not exist (P1: producers create none)."""
+        """Look the topic up.
+
+        Raises:
+            TopicNotFound: it does not exist (P1: producers create none).
+            NotStarted: the client was not open when the producer was made.
+            UsageError: it was entered, or shut down, before.
+        """
+        if self._info is not None or self._closed:
+            raise UsageError(f"{self!r} cannot be entered again; make a new one with client.producer(...)")
         if self._broker is None:
             raise NotStarted("the client is not open; use `async with tarry.connect(...) as client:`")
         try:
@@ -121,7 +137,7 @@ class Producer(Generic[T]):
         except TarryError as error:
             self._cause = error
             raise
-        self._looked_at = anyio.current_time()
+        self._home, self._looked_at = Home(), anyio.current_time()
         return self
 
     async def __aexit__(
@@ -149,11 +165,17 @@ class Producer(Generic[T]):
 
         Args:
             value: bytes, or what the producer's `value_type` says; None for a delete marker.
-            key: equal keys go to one partition; None takes the next partition in turn.
+            key: equal keys go to one partition; None takes the next partition in turn. At most 64 KiB.
+            headers: pairs of a text and bytes, kept in order with duplicates; at most 64, together 32 KiB.
             partition: overrides the choice by key.
             timestamp_ms: milliseconds since 1970 UTC; default now.
 
+        Cancellation: it may still be applied, whole.
+
         Raises:
+            ConfigError: something is of a wrong type, or out of its range; nothing was sent.
+            NotStarted, ProducerClosed: the producer is not open.
+            TopicNotFound: the topic, or the partition of it, is not there any more.
             UnencodableValue: it is none of `value_type`, or its encoder failed; nothing was sent.
             MessageTooLarge: above the topic's limit; names both sizes.
             OutcomeUnknown: it may or may not have been written.
@@ -177,10 +199,15 @@ class Producer(Generic[T]):
         Cancellation: while they are being encoded nothing was sent, but when that is done anew for a topic that was
         created again (K57).
 
+        Args:
+            messages: values, or `Outgoing` for those with a key, headers, a partition or a time.
+
         Raises:
-            UnencodableValue, MessageTooLarge: one of them is refused; nothing was sent.
+            UnencodableValue, MessageTooLarge, ConfigError: one of them is refused; nothing was sent.
+            NotStarted, ProducerClosed: the producer is not open.
             SendFailed: a batch failed; it holds the receipts so far and the messages that were not written (P11).
         """
+        _check_messages(messages)
         outgoing = [_outgoing(message) for message in messages]
         info, encoded = await self._encode_now(outgoing)
         receipts: dict[int, Receipt] = {}
@@ -267,6 +294,7 @@ class Producer(Generic[T]):
             raise NotStarted(
                 f"the producer of {self._topic!r} is not started; use `async with client.producer(...)`"
             ) from self._cause
+        self._home.check(self)
         return self._info
 
     async def _encode_all(self, info: TopicInfo, placed: Sequence[tuple[int, Outgoing[T]]]) -> list[_Encoded]:
@@ -324,7 +352,7 @@ class Producer(Generic[T]):
         """A custom partitioner wins over everything; then the call's partition, the key, the next in turn (P4)."""
         if self._partitioner is not None:
             return _check_partition(
-                self._partitioner(message.key, message.value, count), count, "the partitioner chose"
+                self._partitioner(message.key, message.value, count), count, "the partitioner chose "
             )
         if message.partition is not None:
             return _check_partition(message.partition, count, "partition=")
@@ -384,6 +412,16 @@ class Producer(Generic[T]):
         return ProducerStamp(self._id, sequence)
 
 
+def _check_messages(messages: object) -> None:
+    if _is_no_list(messages, Iterable):
+        raise ConfigTypeError(f"send_many takes a list of messages, not {type(messages).__name__}; for one use send")
+
+
+def _is_no_list(given: object, kind: type[object]) -> bool:
+    """It has no items, or others than one would think."""
+    return not isinstance(given, kind) or isinstance(given, (str, bytes, bytearray, Outgoing, Mapping))
+
+
 def _outgoing(message: T | Outgoing[T]) -> Outgoing[T]:
     return cast("Outgoing[T]", message) if isinstance(message, Outgoing) else Outgoing(message)
 
@@ -405,7 +443,7 @@ def _check_message(message: Outgoing) -> None:
             size=len(message.key),
             limit=KEY_BYTES_MAX,
         )
-    if message.headers:
+    if message.headers != ():
         _check_headers(message.headers)
     time = message.timestamp_ms
     if time is not None and not _is_int(time):
@@ -422,10 +460,18 @@ def _check_bytes(what: str, given: object) -> None:
         return
     if isinstance(given, str):
         raise ConfigTypeError(f"{what} must be bytes, not str ({given[:40]!r}); use text.encode()")
-    raise ConfigTypeError(f"{what} must be bytes or None, not {type(given).__name__}; encode it first")
+    kind = type(given).__name__
+    hint = "give it to send_many" if isinstance(given, Outgoing) else "encode it first"
+    raise ConfigTypeError(f"{what} must be bytes or None, not {kind}; {hint}")
 
 
-def _check_headers(headers: Sequence[Header]) -> None:
+def _check_headers(headers: Collection[Header]) -> None:
+    """What is no list would be written as it is, and nobody could read the message."""
+    if _is_no_list(headers, Collection):
+        raise ConfigTypeError(
+            f"headers={headers!r} must be a list of pairs (str, bytes), not {type(headers).__name__}; "
+            "leave it out for none, and pass list(headers.items()) for a dict"
+        )
     if len(headers) > HEADERS_MAX:
         raise ConfigError(f"{len(headers)} headers; at most {HEADERS_MAX} are allowed")
     size = sum(_header_size(header) for header in headers)
@@ -445,6 +491,7 @@ def _header_size(header: Header) -> int:
     if not _is_pair(header):
         raise ConfigTypeError(f"a header must be a pair (str, bytes), not {header!r}")
     name, value = header
+    check_text("the name of a header", name)
     if value is None:  # pyright: ignore[reportUnnecessaryComparison]  # users' input
         raise ConfigTypeError(f"the value of header {name!r} must be bytes, not None")
     _check_bytes(f"the value of header {name!r}", value)
@@ -460,7 +507,7 @@ def _is_pair(header: object) -> bool:
 
 def _check_partition(partition: int, count: int, who: str) -> int:
     if not _is_int(partition):
-        raise ConfigTypeError(f"{who} {partition!r}, which is not an int")
+        raise ConfigTypeError(f"{who}{partition!r}, which is not an int")
     if not 0 <= partition < count:
-        raise ConfigError(f"{who} {partition}; the topic has {count} partitions, numbered 0 to {count - 1}")
+        raise ConfigError(f"{who}{partition}; the topic has {count} partitions, numbered 0 to {count - 1}")
     return partition

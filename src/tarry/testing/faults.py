@@ -39,13 +39,24 @@ from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.view import own
 from tarry.client import Client
-from tarry.config import LogOptions
-from tarry.errors import CapacityExceeded, DataError, LogUnavailable, NotAccepted, TarryError, UsageError
+from tarry.config import LogOptions, check_seconds
+from tarry.errors import (
+    CapacityExceeded,
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    LogUnavailable,
+    NotAccepted,
+    NotStarted,
+    TarryError,
+    UsageError,
+)
+from tarry.testing.arguments import SECONDS_MAX, check_function, check_int, check_is, check_share
 from tarry.testing.leaders import OF_A_PARTITION, Leaders, named
 from tarry.testing.scripted import Call, CarryOut, Operation, Script, ScriptedBroker, ScriptedSession, SessionOperation
 from tarry.testing.unanswered import given_up, is_change
 from tarry.testing.virtual_time import VirtualClock
-from tarry.types import TopicPartition
+from tarry.types import TopicPartition, named_partition
 
 ByChance = Literal["lose_request", "lose_reply", "not_accepted", "capacity"]
 FaultKind = Literal[ByChance, "damage", "delay", "slow_sync", "split", "kill", "crash"]
@@ -82,8 +93,13 @@ class Damage:
     operations: frozenset[SessionOperation] = ABOUT_PARTITIONS
 
     def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and self.operations <= ABOUT_PARTITIONS):
-            raise ValueError(f"a share lies between 0 and 1, and operations name partitions: {self}")
+        check_share("share", self.share)
+        object.__setattr__(self, "operations", _frozen("operations", self.operations))
+        if self.partitions is not None:
+            partitions = frozenset(named_partition(given, ()) for given in _frozen("partitions", self.partitions))
+            object.__setattr__(self, "partitions", partitions)
+        if wrong := self.operations - ABOUT_PARTITIONS:
+            raise ConfigError(f"operations {sorted(wrong)} name no partitions; {sorted(ABOUT_PARTITIONS)} do")
 
     def concerns(self, call: Call) -> bool:
         """A request may be refused for it."""
@@ -119,10 +135,20 @@ class Faults:
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in ("delay", *get_args(ByChance))}
-        if any(not 0 <= share <= 1 for share in shares.values()) or sum(shares.values()) - self.delay > 1:
-            raise ValueError(f"shares lie between 0 and 1, those of lost and refused requests together: {shares}")
-        if min(self.latency, self.sync_latency, self.grace) < 0:
-            raise ValueError(f"times are not negative: {self}")
+        for name, share in shares.items():
+            check_share(name, share)
+        if sum(shares.values()) - self.delay > 1:
+            raise ConfigError(f"shares of lost and refused requests lie between 0 and 1 together: {shares}")
+        for name in ("latency", "sync_latency", "grace"):
+            object.__setattr__(self, name, check_seconds(name, getattr(self, name), SECONDS_MAX))
+        if self.damage is not None:
+            check_is("damage", self.damage, Damage)
+
+
+def _frozen(name: str, given: Any) -> frozenset[Any]:
+    if isinstance(given, (str, TopicPartition)) or not hasattr(given, "__iter__"):
+        raise ConfigTypeError(f"{name}={given!r}: it takes a set, not {type(given).__name__}")
+    return frozenset[Any](given)
 
 
 class Fate(NamedTuple):
@@ -162,10 +188,15 @@ class FaultyLog:
         observe: Observer = lambda _, __: None,
         leaders: int = 1,
     ) -> None:
-        self.faults = faults or Faults()
+        check_int("seed", seed)
+        check_function("observe", observe)
+        if options is not None:
+            check_is("options", options, LogOptions)
+        self.faults = Faults() if faults is None else faults
         self.counts: Counter[FaultKind] = Counter()
         self.chance = random.Random(seed)
-        self.leaders = None if leaders == 1 else Leaders(leaders)
+        several = Leaders(leaders)
+        self.leaders = None if leaders == 1 else several
         self.store = _SlowStore(clock or VirtualClock(), self._submitted)
         self._options = options or LogOptions()
         self._clock = clock or VirtualClock()
@@ -176,6 +207,16 @@ class FaultyLog:
         self.is_up = False
         self.pump: Pump
         self._tasks = anyio.create_task_group()
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong by chance from now on."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        check_is("faults", faults, Faults)
+        self._faults = faults
 
     # -------------------------------------------------------------------------------------------- life
 
@@ -324,6 +365,9 @@ class FaultLayer(ScriptedBroker):
     """
 
     def __init__(self, log: FaultyLog, script: Script | None = None) -> None:
+        check_is("log", log, FaultyLog)
+        if not hasattr(log, "pump"):
+            raise NotStarted("the log was not started; use `async with FaultyLog() as log:`")
         self.log = log
         self._state: Literal["open", "cut", "dead"] = "open"
         self._opened = anyio.Event()
@@ -563,7 +607,8 @@ class FaultSession(ScriptedSession):
             pump.groups.resume(_Reply(partial(self._resumed, make)), self._identity, self.wrapped.id)
         else:
             make = partial(_session, LocalSession, pump, port)
-            pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads)
+            seen = self.wrapped.assignment.version  # what there is may be other than that, and has to look so
+            pump.open_session(_Reply(partial(self._resumed, make)), self._identity, *self._reads, seen=seen)
 
     def _resumed(self, make: Callable[..., LocalSession], answer: Any) -> None:
         if isinstance(answer, TarryError):

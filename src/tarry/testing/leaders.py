@@ -16,9 +16,10 @@ import anyio.lowlevel
 
 from tarry.abc import Leader
 from tarry.errors import LogUnavailable, NotAccepted
+from tarry.testing.arguments import check_int
 from tarry.testing.scripted import Call, CarryOut, SessionOperation
 from tarry.testing.unanswered import given_up
-from tarry.types import TopicPartition
+from tarry.types import TopicPartition, named_partition
 
 LEADERS_MAX = 12
 OF_A_PARTITION: frozenset[SessionOperation] = frozenset(("resolve", "stored_offset", "store_offset"))
@@ -42,8 +43,7 @@ class Leaders:
     """Who leads what: partition n is led by leader n modulo their number, until it moves."""
 
     def __init__(self, count: int) -> None:
-        if not 1 <= count <= LEADERS_MAX:
-            raise ValueError(f"1 to {LEADERS_MAX} leaders, not {count}")
+        check_int("leaders", count, 1, LEADERS_MAX)
         self.names = tuple(Leader(f"leader-{number}") for number in range(count))
         self._moved: dict[TopicPartition, Leader] = {}
         self._away: dict[Leader, None] = {}
@@ -56,30 +56,34 @@ class Leaders:
 
     def move(self, partition: TopicPartition, to: int) -> None:
         """Another one leads it from now on; what waits for it at the former one is refused (58)."""
-        leader = self.names[to]
-        if leader != self.of(partition):
-            self._moved[partition] = leader
-            self._end(lambda stay: stay.waits_for(partition))
+        leader, moved = self._named(to), named_partition(partition, ())
+        if leader != self.of(moved):
+            self._moved[moved] = leader
+            self._end(lambda stay: stay.waits_for(moved))
 
     def go(self, number: int) -> None:
         """A leader is away until `come`: nothing that it has been asked or will be asked for is answered."""
-        leader = self.names[number]
+        leader = self._named(number)
         self._away[leader] = None
         self._end(lambda stay: stay.leader == leader)
 
     def crash(self, number: int) -> None:
         """As `go`, and its connections end: who waits for an answer, or asks until `come`, is told so at once."""
-        self._crashed[self.names[number]] = None
+        self._crashed[self._named(number)] = None
         self.go(number)
 
     def come(self, number: int) -> None:
         """It is back; what was lost stays lost."""
-        self._away.pop(self.names[number], None)
-        self._crashed.pop(self.names[number], None)
+        self._away.pop(self._named(number), None)
+        self._crashed.pop(self._named(number), None)
 
     def is_away(self, number: int) -> bool:
         """It answers nothing now."""
-        return self.names[number] in self._away
+        return self._named(number) in self._away
+
+    def _named(self, number: int) -> Leader:
+        check_int("leader", number, 0, len(self.names) - 1)
+        return self.names[number]
 
     async def serve(self, call: Call, carry_out: CarryOut) -> Any:
         """Carry out a request that has arrived, if its leader is there and leads what it names."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
@@ -37,8 +38,9 @@ from tarry.abc import (
     TargetReply,
     WatchChange,
 )
-from tarry.config import TopicOptions
-from tarry.errors import OutcomeUnknown, TarryError, UsageError
+from tarry.config import TopicOptions, check_seconds
+from tarry.errors import ConfigError, ConfigTypeError, OutcomeUnknown, TarryError, UsageError
+from tarry.testing.arguments import check_function, check_int, check_is, check_share
 from tarry.types import (
     GroupInfo,
     HistoryId,
@@ -118,14 +120,17 @@ Error = Exception | Callable[[], Exception]
 # ------------------------------------------------------------------------------------------------------- actions
 
 
-def delay(seconds: float, *, reply: bool = False) -> Action:
+def delay(seconds: float | timedelta, *, reply: bool = False) -> Action:
     """Wait before the call is carried out; with `reply` carry it out and let the caller wait for its end."""
-    return _wait(partial(anyio.sleep, seconds), reply=reply)
+    return _wait(partial(anyio.sleep, check_seconds("seconds", seconds)), reply=reply)
 
 
 def hold(until: anyio.Event, *, reply: bool = False) -> Action:
     """Hold the call back until the event is set; with `reply` carry it out and hold its end back."""
-    return _wait(until.wait, reply=reply)
+    wait = getattr(until, "wait", None)
+    if wait is None:
+        raise ConfigTypeError(f"hold({until!r}) needs an event, not {type(until).__name__}")
+    return _wait(wait, reply=reply)
 
 
 def _wait(wait: Callable[[], Awaitable[object]], *, reply: bool) -> Action:
@@ -144,6 +149,7 @@ def _wait(wait: Callable[[], Awaitable[object]], *, reply: bool) -> Action:
 
 def refuse(error: Error) -> Action:
     """Raise `error`; nothing is carried out."""
+    _check_error(error, needed=True)
 
     async def act(_: Call, __: CarryOut) -> object:
         await anyio.lowlevel.checkpoint()
@@ -152,21 +158,25 @@ def refuse(error: Error) -> Action:
     return act
 
 
-def lose_request(error: Error | None = None, *, after: float = 0.0) -> Action:
+def lose_request(error: Error | None = None, *, after: float | timedelta = 0.0) -> Action:
     """Carry out nothing; after some seconds raise `OutcomeUnknown`, or another error: the caller cannot know."""
+    _check_error(error)
+    after_s = check_seconds("after", after)
 
     async def act(call: Call, _: CarryOut) -> object:
-        await anyio.sleep(after)
+        await anyio.sleep(after_s)
         raise _lost(call, error)
 
     return act
 
 
-def lose_reply(error: Error | None = None, *, after: float = 0.0) -> Action:
+def lose_reply(error: Error | None = None, *, after: float | timedelta = 0.0) -> Action:
     """Carry the call out; after some more seconds raise `OutcomeUnknown`, or another error, whatever its answer was.
 
     A `UsageError` passes: such a call never leaves the caller.
     """
+    _check_error(error)
+    after_s = check_seconds("after", after)
 
     async def act(call: Call, carry_out: CarryOut) -> object:
         answer: TarryError | None = None
@@ -176,7 +186,7 @@ def lose_reply(error: Error | None = None, *, after: float = 0.0) -> Action:
             raise
         except TarryError as refused:
             answer = refused
-        await anyio.sleep(after)
+        await anyio.sleep(after_s)
         raise _lost(call, error) from answer
 
     return act
@@ -198,6 +208,7 @@ def answer_empty() -> Action:
 
 def hook(function: Callable[[Call], object]) -> Action:
     """Call `function`, async or not, and then carry the call out."""
+    check_function("function", function)
 
     async def act(call: Call, carry_out: CarryOut) -> object:
         found = function(call)
@@ -206,6 +217,11 @@ def hook(function: Callable[[Call], object]) -> Action:
         return await carry_out()
 
     return act
+
+
+def _check_error(error: object, *, needed: bool = False) -> None:
+    if (needed or error is not None) and not isinstance(error, Exception) and not callable(error):
+        raise ConfigTypeError(f"error={error!r}: it takes an exception, its class, or a function that makes one")
 
 
 def _made(error: Error) -> Exception:
@@ -257,6 +273,23 @@ def _all(_: Call) -> bool:
     return True
 
 
+_MAKERS: tuple[object, ...] = (delay, hold, refuse, lose_request, lose_reply, answer_empty, hook)
+"""These make an action, and are none."""
+
+
+def _wanted(nth: object) -> Container[int]:
+    """Which calls are meant, counted from 1 on."""
+    if isinstance(nth, Container) and not isinstance(nth, (str, bytes)):
+        return cast("Container[int]", nth)
+    check_int("nth", nth, 1)
+    return (cast("int", nth),)
+
+
+def _check_operation(operation: object) -> None:
+    if operation not in OPERATIONS:
+        raise ConfigError(f"{operation!r} is no operation of a broker or session; there are {sorted(OPERATIONS)}")
+
+
 class Script:
     """What happens to which calls, and the list of all calls so far. Empty, it changes nothing.
 
@@ -280,7 +313,7 @@ class Script:
         where: Callable[[Call], bool] = _all,
     ) -> Rule:
         """Act on the nth call, counted from 1 on and from now on; or on several: `nth=range(3, 6)`."""
-        wanted = (nth,) if isinstance(nth, int) else nth
+        wanted = _wanted(nth)
         seen = 0
 
         def chosen() -> bool:
@@ -298,8 +331,8 @@ class Script:
         self, operation: Operation, share: float, *, do: Action, seed: int = 0, where: Callable[[Call], bool] = _all
     ) -> Rule:
         """Act on a random `share` (0 to 1) of the calls, the same ones for the same `seed`."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"share={share!r} is not between 0 and 1")
+        check_share("share", share)
+        check_int("seed", seed)
         dice = random.Random(seed)
         return self._add(operation, do, lambda: dice.random() < share, where)
 
@@ -309,11 +342,15 @@ class Script:
 
     def count(self, operation: Operation) -> int:
         """How many calls of an operation have begun."""
+        _check_operation(operation)
         return sum(call.operation == operation for call in self.calls)
 
     def _add(self, operation: Operation, do: Action, chosen: Callable[[], bool], where: Callable[[Call], bool]) -> Rule:
-        if operation not in OPERATIONS:
-            raise ValueError(f"{operation!r} is no operation of a broker or session; there are {sorted(OPERATIONS)}")
+        _check_operation(operation)
+        check_function("do", do)
+        check_function("where", where)
+        if do in _MAKERS:
+            raise ConfigTypeError(f"do={do!r}: call it, for example do=delay(0.5)")
         rule = Rule(operation, do, chosen, where)
         self._rules.append(rule)
         return rule
@@ -355,6 +392,8 @@ class ScriptedBroker(Broker):
     """
 
     def __init__(self, broker: Broker, script: Script | None = None) -> None:
+        if script is not None:
+            check_is("script", script, Script)
         self.wrapped = broker
         self.script = Script() if script is None else script
 

@@ -17,14 +17,17 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar, TypeVarTuple
 
 import anyio
 
-from tarry._runtime.bridge import backend
-from tarry.errors import MissingExtra, UsageError
+from tarry._runtime.bridge import backend as running_backend
+from tarry._runtime.bridge import running_loop
+from tarry.config import check_seconds
+from tarry.errors import ConfigError, ConfigTypeError, MissingExtra, UsageError
 from tarry.testing._deadlock import Deadlock
+from tarry.testing.arguments import SECONDS_MAX, check_int, check_is
 
 __all__ = ["Backend", "Deadlock", "VirtualClock", "block", "run_virtual"]
 
@@ -45,7 +48,13 @@ def run_virtual(main: Callable[[*Args], Awaitable[T]], *args: *Args, backend: Ba
     Raises:
         Deadlock: every task waits and no timer is set; found at once. The tasks were cancelled.
         MissingExtra: trio is not installed.
+        ConfigError: an argument that cannot work; nothing was run.
     """
+    if not callable(main):
+        raise ConfigTypeError(f"run_virtual({main!r}) needs an async function; pass it without calling it")
+    if backend not in ("asyncio", "trio"):
+        raise ConfigError(f"backend={backend!r}: use 'asyncio' or 'trio'")
+    check_int("seed", seed)
 
     async def program() -> T:
         return await main(*args)
@@ -72,28 +81,33 @@ def _seeded(seed: int) -> Generator[None]:
         random.setstate(before)
 
 
-def block(seconds: float) -> None:
+def block(seconds: float | timedelta) -> None:
     """Let virtual time pass as `time.sleep` does with real time: nobody else runs meanwhile, timers come late.
 
     Raises:
-        UsageError: the loop that runs is not one of `run_virtual`, or time would go back.
+        UsageError: the loop that runs is not one of `run_virtual`, or none runs.
+        ConfigError: it is no time, or would go back.
     """
-    if seconds < 0:
-        raise UsageError(f"block({seconds!r}): time does not go back")
-    if backend() == "asyncio":
+    passed = check_seconds("block(seconds)", seconds, SECONDS_MAX)
+    if running_loop() is None:
+        raise UsageError("block() moves virtual time; no loop runs here (use run_virtual)")
+    if running_backend() == "asyncio":
         from tarry.testing import _virtual_asyncio
 
-        _virtual_asyncio.block(seconds)
+        _virtual_asyncio.block(passed)
     else:
         from tarry.testing import _virtual_trio
 
-        _virtual_trio.block(seconds)
+        _virtual_trio.block(passed)
 
 
 class VirtualClock:
     """The clock (`tarry.abc.Clock`) for code that runs under virtual time: wall time moves with the loop's, too."""
 
     def __init__(self, start: datetime = datetime(2012, 1, 1, tzinfo=UTC)) -> None:
+        check_is("start", start, datetime)
+        if start.tzinfo is None or start.utcoffset() is None:
+            raise ConfigError(f"start={start!r} has no time zone; use start.replace(tzinfo=UTC)")
         self._start_ms = int(start.timestamp() * 1000)
 
     def now(self) -> float:

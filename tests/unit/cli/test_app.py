@@ -187,7 +187,7 @@ def test_a_file_that_is_no_log_is_left_as_it_is(run: Run) -> None:
     [
         (b'{"value": "a"}\n{"value": 5}\n{"value": "c"}\n', "lines.txt line 2: 'value' must be a string", 1),
         (b'{"value": "a"}\nplain\n', "lines.txt line 2: this is no JSON", 1),
-        (b'{"value": "a"}\n{"value": "b", "partition": 7}\n', "lines.txt line 2: partition= 7; the topic has 1", 1),
+        (b'{"value": "a"}\n{"value": "b", "partition": 7}\n', "lines.txt line 2: partition=7; the topic has 1", 1),
         (b'{"value": "a"}\n{"value": "%s"}\n' % (b"x" * 2000), "lines.txt line 2: the message has 20", 1),
         (b'{"value": "a", "timestamp_ms": 9223372036854775808}', "lines.txt line 1: 'timestamp_ms' 92", 0),
         (b'{"value": "%s' % (b"x" * 20_000), "lines.txt line 1 has no end within 8192 bytes", 0),

@@ -118,6 +118,31 @@ class TestMoments:
                 await consumer.shutdown()
                 assert rig.stored(P0) == work.done[-1] == 1
 
+    @AFTER
+    @rule("C33", "C46")
+    @virtual()
+    async def test_what_its_handler_sought_back_to_is_not_stored_when_it_returns(self, commit: AutoCommit) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            begun: list[int] = []
+            stored: list[int | None] = []
+            stop = anyio.Event()
+
+            async def once_more(message: Message) -> None:
+                begun.append(message.offset)
+                await anyio.sleep(1.0)
+                stored.append(rig.stored(P0))
+                if begun == [0, 1]:
+                    await consumer.seek(P0, message.offset)
+                elif message.offset == 1:
+                    stop.set()
+
+            async with rig.consumer(commit=commit) as consumer:
+                await consumer.consume(once_more, stop=stop)
+            assert begun == [0, 1, 1]
+            assert stored == [None, 0, 0]
+            assert rig.stored(P0) == 1
+
     async def stored(self, commit: AutoCommit, count: int, *, appends: bool = False) -> list[int | None]:
         """Twelve messages are there; with `appends` a thirteenth comes when the handler has been idle for a while."""
         found: list[int | None] = []
@@ -505,6 +530,25 @@ class TestWhoReads:
                         await consumer.consume(work)
                 await consumer.shutdown()
                 assert work.done == [0, 1]
+
+    @rule("K97", "C24")
+    @virtual()
+    async def test_nor_behind_a_handler_that_has_stored_its_message_and_goes_on(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+
+            async def work(message: Message) -> None:
+                await consumer.store_offset(message)
+                await anyio.sleep(2.0)
+                raise ValueError("behind the store")
+
+            async with rig.consumer() as consumer:
+                handling = start(tasks, lambda: consumer.consume(work))
+                await anyio.sleep(1.0)
+                with pytest.raises(ConcurrentRead, match="another task, which runs a handler; let one task read"):
+                    await anext(consumer)
+                await handling.done.wait()
+                assert offsets(await take(consumer, 2)) == [1, 2]
 
     @rule("K97")
     @virtual()

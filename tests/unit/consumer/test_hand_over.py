@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -14,13 +15,14 @@ from tarry import AutoCommit, PollOptions
 from tarry.consumer.consumer import Consumer
 from tarry.errors import NotReady, RebalanceHookError, StaleAssignment, TarryError
 from tarry.testing import delay, hold
-from tarry.types import Message, TopicPartition
+from tarry.types import Message, ShutdownReport, TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, P1, offsets, opened, owns, places, settled, start, take, take_all
+from tests.unit.consumer.rig import P0, P1, items, offsets, opened, owns, places, settled, start, take, take_all
 from tests.virtual import virtual
 
 ON_POLL = AutoCommit.on_poll()
 MODES = pytest.mark.parametrize("commit", [ON_POLL, AutoCommit.finished(0.2), AutoCommit.interval(0.2)])
+HOOKS = pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])
 
 
 class Log:
@@ -433,6 +435,92 @@ class TestHooks:
                 assert {message.topic_partition for message in await take(first, 30)} == {kept}
                 assert moved != kept
                 await second.shutdown()
+
+    @rule("K50", "K55")
+    @HOOKS
+    @virtual()
+    async def test_a_hook_may_begin_the_shutdown_of_its_consumer(self, hook: str) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+
+            async def end(_: frozenset[TopicPartition]) -> None:
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(consumer.shutdown)
+                assert await consumer.shutdown() == ShutdownReport({}, {}, {})
+
+            consumer = rig.member(**{hook: end}, commit=AutoCommit.finished(60.0))
+            async with consumer:
+                if hook == "on_revoked":
+                    await take(consumer, 3)
+                    tasks.start_soon(consumer.shutdown)
+                with anyio.fail_after(1.0), pytest.raises(StopAsyncIteration):
+                    await anext(consumer)
+            report = await consumer.shutdown()
+            assert report.committed == ({} if hook == "on_assigned" else {P0: 2})
+            assert rig.reported("hook_cut_off") == []
+
+    @rule("K07", "K88")
+    @HOOKS
+    @virtual()
+    async def test_a_hook_that_waits_for_what_is_cancelled_has_failed(self, hook: str, backend: str) -> None:
+        if backend == "trio":
+            return  # there a cancel stays in its own scope
+        async with opened(2) as rig:
+            await rig.fill(P0, 1)
+            await rig.fill(P1, 1)
+
+            async def wait(partitions: frozenset[TopicPartition]) -> None:
+                if len(partitions) == (2 if hook == "on_assigned" else 1):
+                    task = asyncio.ensure_future(anyio.sleep(1.0))
+                    task.cancel()
+                    await task
+
+            async with rig.member(**{hook: wait}) as first:
+                if hook == "on_revoked":
+                    await take(first, 2)
+                    async with rig.member() as second:
+                        found = await items(first, 1, patience=10.0)
+                        await owns(second, 1)
+                else:
+                    found = await items(first, 3, patience=10.0)
+                assert any(isinstance(item, RebalanceHookError) for item in found)
+
+    @rule("K72")
+    @virtual(seeds=2)
+    async def test_a_member_is_ready_when_on_assigned_has_run(self) -> None:
+        async with opened(2) as rig:
+            asked: list[float] = []
+
+            async def assigned(_: frozenset[TopicPartition]) -> None:
+                await consumer.ready()  # a hook waits for nothing that waits for it
+                asked.append(anyio.current_time())
+                await anyio.sleep(1.0)
+
+            consumer = rig.member(on_assigned=assigned)
+            async with consumer:
+                with pytest.raises(NotReady, match=r"no position yet for t\[0\], t\[1\] after 0.5 s"):
+                    await consumer.ready(timeout=0.5)
+                await consumer.ready()
+                assert [consumer.position(P0), consumer.position(P1)] == [0, 0]
+                assert anyio.current_time() - asked[0] == pytest.approx(1.0, abs=0.1)
+
+    @rule("K72")
+    @virtual(seeds=2)
+    async def test_what_goes_without_a_position_is_waited_for_no_longer(self) -> None:
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+
+            async def assigned(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(5.0)
+
+            async with rig.member(on_assigned=assigned, on_revoked=assigned) as first:
+                ready = start(tasks, first.ready)
+                await anyio.sleep(1.0)
+                async with rig.member() as second:
+                    await owns(second, 1)
+                    await settled()
+                    assert ready.outcome == "returned"
+                    (kept,) = first.assignment
+                    assert first.position(kept) == 0
 
 
 class TestStops:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
+from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 import tarry
@@ -129,12 +135,20 @@ class TestBuilding:
             ((T,), {"partitions": []}, "names no partition"),
             ((T,), {"partitions": [True]}, "not bool"),
             ((T,), {"partitions": ["0"]}, "not str"),
+            ((T,), {"partitions": b"01"}, "takes a list, not bytes"),
+            ((T,), {"partitions": set[int]()}, r"partitions=set\(\) names no partition"),
+            ((T,), {"partitions": [-1]}, "no partition -1; they are numbered from 0 on"),
+            ((T,), {"partitions": [("t",)]}, r"not tuple \(\('t',\)\)"),
+            ((T,), {"partitions": [(T, "0")]}, r"number of a partition is an int, not str \('0'\)"),
+            ((T,), {"partitions": [(T, True)]}, "an int, not bool"),
+            ((T,), {"group": "g", "on_assigned": 3}, "on_assigned=3: it takes a function, not int"),
+            ((T,), {"group": "g", "on_revoked": "f"}, "on_revoked='f': it takes a function, not str"),
             ((T, "u"), {"partitions": [0]}, "of which topic"),
             ((T, "u"), {"partitions": [P0]}, "names none of topic 'u'"),
             ((T,), {"name": None, "commit": AutoCommit.finished()}, "has no name="),
             ((T,), {"poll": {"count": 1}}, "takes a PollOptions"),
             ((T,), {"start": "first"}, "takes a Start"),
-            ((T,), {"commit": "finished"}, "takes a AutoCommit"),
+            ((T,), {"commit": "finished"}, "takes an AutoCommit, not str"),
             ((T,), {"drain_timeout": -1.0}, "greater than or equal to 0"),
             ((T,), {"poll_interval": 1.0}, "use max_wait and min_count"),
         ],
@@ -144,6 +158,28 @@ class TestBuilding:
     ) -> None:
         with pytest.raises(ConfigError, match=words):
             tarry.connect("memory:").consumer(*topics, **options)
+
+    @pytest.mark.parametrize("given", [print, None, "abc", [3]])
+    def test_instruments_are_a_list_of_functions(self, given: Any) -> None:
+        with pytest.raises(ConfigTypeError, match=r"^instruments=.*it takes a list of functions f\(event, fields\)$"):
+            tarry.connect("memory:", instruments=given)
+
+    def test_the_name_that_sqlite_has_for_memory_makes_no_file(self) -> None:
+        with pytest.raises(ConfigError, match="a private log is 'memory:'"):
+            tarry.connect(":memory:")
+
+    def test_a_partitioner_is_a_function(self) -> None:
+        partitioner: Any = "hash"
+        with pytest.raises(ConfigTypeError, match="partitioner='hash': it takes a function, not str"):
+            tarry.connect("memory:").producer(T, partitioner=partitioner)
+
+    def test_what_belongs_to_a_loop_is_neither_copied_nor_pickled(self) -> None:
+        client = tarry.connect("memory:")
+        things: list[object] = [client, client.consumer(T), client.producer(T)]
+        for thing in things:
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match=r"^<tarry .*> cannot be copied or pickled; open another one where"):
+                    make(thing)
 
     def test_names_are_checked_when_the_consumer_is_made(self) -> None:
         client = tarry.connect("memory:")
@@ -161,8 +197,58 @@ class TestBuilding:
         make: Any = tarry.connect("memory:").consumer
         with pytest.raises(ConfigTypeError, match=r"one by one, as in consumer\(\*topics\)"):
             make(["orders", "cups"])
-        with pytest.raises(ConfigTypeError, match="partitions=3 is a int; it takes a list"):
+        with pytest.raises(ConfigTypeError, match="partitions=3: it takes a list, not int"):
             make(T, partitions=3)
+
+
+class TestAnotherLoop:
+    """What belongs to one loop says so in another one, where it would wait for ever."""
+
+    async def _use(self, client: tarry.Client, consumer: Consumer[bytes], producer: tarry.Producer[bytes]) -> None:
+        uses: list[Callable[[], object]] = [
+            client.topics,
+            lambda: client.create_topic("u"),
+            lambda: client.consumer(T).__aenter__(),
+            lambda: client.producer(T).__aenter__(),
+            lambda: producer.send(b"a"),
+            lambda: anext(consumer),
+            consumer.poll,
+            lambda: consumer.consume(print),
+            lambda: consumer.store_offset(0, 0),
+            lambda: consumer.seek(0, 0),
+            lambda: consumer.pause(0, cause="no cups"),
+            lambda: consumer.resume(0),
+            consumer.ready,
+            consumer.lag,
+            consumer.health,
+            consumer.shutdown,
+        ]
+        for use in uses:
+            with pytest.raises(UsageError, match="belongs to the event loop in which it was opened"):
+                outcome = use()
+                if isawaitable(outcome):
+                    await outcome
+
+    @pytest.mark.parametrize("other", ["asyncio", "trio"])
+    @pytest.mark.parametrize("target", ["memory:", "log.db"])
+    def test_of_a_thread_or_another_loop_is_refused(
+        self, target: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        async def main() -> None:
+            async with tarry.connect(target) as client:
+                await client.create_topic(T)
+                async with client.producer(T) as producer, client.consumer(T, name="billing") as consumer:
+                    await consumer.ready()
+                    use = partial(self._use, client, consumer, producer)
+                    await anyio.to_thread.run_sync(lambda: anyio.run(use, backend=other))
+                    with pytest.raises(UsageError, match="or thread"):
+                        await anyio.to_thread.run_sync(consumer.resume, 0)
+                    await producer.send(b"a")
+                    assert (await anext(consumer)).value == b"a"
+
+        anyio.run(main)
 
 
 class TestEntering:
@@ -191,6 +277,22 @@ class TestEntering:
                     await consumer.__aenter__()
             with pytest.raises(UsageError, match="cannot be entered again"):
                 await consumer.__aenter__()
+
+    @virtual()
+    async def test_two_tasks_cannot_enter_it_at_once_but_a_cancelled_start_may_be_made_again(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            rig.script.on("open_session", do=delay(1.0), nth=range(1, 3))
+            consumer = rig.member()
+            entering = start(tasks, consumer.__aenter__)
+            await settled()
+            with pytest.raises(UsageError, match="being entered> cannot be entered again"):
+                await consumer.__aenter__()
+            with pytest.raises(NotStarted, match="is being entered; use it inside"):
+                await anext(consumer)
+            await entering.cancel()
+            async with consumer:
+                assert len(rig.calls("open_session")) == 2
+                assert consumer.assignment == {P0}
 
     @virtual()
     async def test_a_failed_start_is_the_cause_of_every_later_refusal(self) -> None:
@@ -421,6 +523,59 @@ class TestPartitionsAreNamed:
                     await consumer.delete_offset(0)
             assert rig.calls("store_offset", "stored_offset") == []
             assert (await consumer.shutdown()).committed == {P0: None}
+
+    @virtual()
+    async def test_a_partition_is_named_by_a_number_or_in_full(self) -> None:
+        async with opened() as rig, rig.consumer() as consumer:
+            await rig.append(P0, b"a")
+            message = await anext(consumer)
+            wrong: list[Any] = [True, None, "t[0]", 0.0, (), (T,), (T, 0, 1), (T, "0"), message]
+            for given in wrong:
+                for verb in (consumer.position, consumer.last_delivered, consumer.last_stored):
+                    with pytest.raises(ConfigTypeError, match="partition is an int"):
+                        verb(given)
+            with pytest.raises(ConfigTypeError, match="use its topic_partition"):
+                consumer.position(wrong[-1])
+            with pytest.raises(ConfigError, match="no partition -1"):
+                consumer.position(-1)
+            assert consumer.position(TopicPartition(f"default/{T}", 0)) == 1
+
+    @virtual()
+    async def test_a_reset_names_partitions_in_full_and_offsets_that_can_be(self) -> None:
+        async with opened() as rig:
+            wrong: list[tuple[Any, str]] = [
+                (None, "takes a dict from TopicPartition to the last finished offset, not NoneType"),
+                ([(P0, 1)], "not list"),
+                ({0: 1}, r"partition 0 of which topic\? Name it"),
+                ({"t": 1}, "not str"),
+                ({("t",): None}, "not tuple"),
+                ({P0: "1"}, r"reset_group of t\[0\] needs the offset of a message, an int, not '1'"),
+                ({P0: -1}, "offsets begin at 0, not at -1; None removes what is stored"),
+            ]
+            for offsets, says in wrong:
+                with pytest.raises(ConfigError, match=says):
+                    await rig.client.reset_group("billing", offsets)
+            assert rig.calls("reset_group") == []
+
+    @virtual()
+    async def test_a_timeout_of_ready_is_a_number_of_seconds(self) -> None:
+        async with opened() as rig, rig.consumer() as consumer:
+            wrong: list[Any] = ["1", True, -1, float("nan"), timedelta(seconds=-1), [1]]
+            for timeout in wrong:
+                with pytest.raises(ConfigError, match=r"^timeout=.*seconds"):
+                    await consumer.ready(timeout)
+            for timeout in (None, 0, 0.5, timedelta(seconds=1), float("inf")):
+                await consumer.ready(timeout)
+
+    @virtual()
+    async def test_a_list_of_messages_is_not_stored(self) -> None:
+        async with opened() as rig, rig.consumer() as consumer:
+            await rig.append(P0, b"a", b"b")
+            batch = await consumer.poll(min_count=2)
+            several: Any = batch[:2]
+            with pytest.raises(ConfigTypeError, match=r"not list .*give the last one of each partition"):
+                await consumer.store_offset(several)
+            assert rig.stored(P0) is None
 
     @virtual()
     async def test_what_is_stored_must_be_an_offset(self) -> None:

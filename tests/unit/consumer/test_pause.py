@@ -12,7 +12,7 @@ import pytest
 
 from tarry import AutoCommit, PollOptions, StaleAssignment
 from tarry.consumer.consumer import Consumer
-from tarry.errors import ConfigTypeError, FeatureUnavailable, LogUnavailable, NotAccepted
+from tarry.errors import ConfigTypeError, FeatureUnavailable, LogUnavailable, NotAccepted, UndecodableMessage
 from tarry.testing import delay, lose_reply, refuse
 from tarry.types import Message
 from tests.marks import rule
@@ -185,7 +185,7 @@ async def test_a_pause_needs_a_cause_and_partitions_of_ours(cause: Any) -> None:
         assert consumer.paused == {}
 
 
-@pytest.mark.parametrize("given", ["t", ["t"], None, 1.5, [P0, None], ("t", 0)])
+@pytest.mark.parametrize("given", ["t", ["t"], None, 1.5, [P0, None], ("t", 0), True, [False]])
 @virtual()
 async def test_what_names_no_partition_is_refused_as_that(given: Any) -> None:
     async with opened() as rig, rig.consumer() as consumer:
@@ -193,6 +193,14 @@ async def test_what_names_no_partition_is_refused_as_that(given: Any) -> None:
             with pytest.raises(ConfigTypeError, match="a partition is an int or a TopicPartition, not "):
                 call(given)
         assert consumer.paused == {}
+
+
+@pytest.mark.parametrize("given", [("t",), ("t", 0, 1), (0, "t"), ("t", "0"), True, None])
+@virtual()
+async def test_nor_is_it_sought(given: Any) -> None:
+    async with opened() as rig, rig.consumer() as consumer:
+        with pytest.raises(ConfigTypeError, match="partition is an int"):
+            await consumer.seek(given, 0)
 
 
 @rule("K48", "C27")
@@ -327,3 +335,36 @@ async def test_a_poll_ends_in_time_when_a_pause_ends_while_nobody_is_known_to_le
         begun = anyio.current_time()
         assert list(await consumer.poll()) == []
         assert anyio.current_time() - begun <= 0.6
+
+
+@rule("K48", "C111")
+@virtual()
+async def test_a_resume_of_what_is_stopped_holds_up_nobody() -> None:
+    async with opened(2) as rig:
+        await rig.append(P0, b"no number")
+        async with rig.typed(int) as consumer:
+            with pytest.raises(UndecodableMessage):
+                await anext(consumer)
+            consumer.resume([P0, P1])
+            assert await consumer.poll(max_wait=1.0) == []
+            assert anyio.current_time() == pytest.approx(1.0, abs=0.5)
+            await rig.append(P1, b"7")
+            with anyio.fail_after(5.0):
+                assert (await anext(consumer)).value == 7
+            assert consumer.health().stopped.keys() == {P0}
+
+
+@rule("K89", "K101")
+@virtual(seeds=10)
+async def test_a_poll_behind_a_pause_ends_in_time_while_a_request_is_being_withdrawn() -> None:
+    """In some orders of the same turns the poll learns that nothing more comes while the request is still out."""
+    async with opened() as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        await anyio.sleep(1.0)
+        await rig.fill(P0, 3)
+        batch = await consumer.poll(count=50, min_count=46, max_bytes=100, max_wait=0.0)
+        assert batch.reason == "bytes"
+        consumer.pause(0, cause="full")
+        began = anyio.current_time()
+        assert await consumer.poll(max_wait=0.0) == []
+        assert anyio.current_time() == pytest.approx(began, abs=0.01)

@@ -326,6 +326,17 @@ class TestSeek:
                 assert found[0] in {40, 41}
                 await settled()
 
+    @rule("C33", "C109")
+    @virtual()
+    async def test_what_went_wrong_before_a_seek_is_not_told_behind_it(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(start=Start.offset(50)) as consumer:
+                await settled()
+                assert consumer.health().stopped.keys() == {P0}
+                await consumer.seek(P0, 1)
+                assert offsets(await take(consumer, 2)) == [1, 2]
+
     @virtual()
     async def test_a_seek_resumes_a_partition_whose_topic_came_back(self) -> None:
         async with opened() as rig, rig.consumer() as consumer:

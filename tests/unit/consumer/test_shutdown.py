@@ -542,6 +542,41 @@ class TestWhoWaits:
             assert isinstance(reader.error, ValueError)
 
     @virtual(seeds=2)
+    async def test_a_poll_after_work_that_outlasted_the_shutdown_says_drain_once(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 10)
+            consumer = await rig.consumer(commit=AutoCommit.finished(100.0), drain_timeout=1.0).__aenter__()
+
+            async def work() -> None:
+                assert len(await consumer.poll()) == 10
+                await anyio.sleep(10)
+                batch = await consumer.poll()
+                assert (batch.reason, len(batch)) == ("drain", 0)
+                with pytest.raises(NotStarted, match="is shut down"):
+                    await consumer.poll()
+
+            reader = start(tasks, work)
+            await anyio.sleep(1)
+            await consumer.shutdown()
+            with pytest.raises(NotStarted, match="is shut down"):
+                await consumer.poll()  # this task has read nothing
+            await reader.done.wait()
+            assert reader.error is None
+
+    @virtual()
+    async def test_a_reader_that_shut_down_itself_or_was_told_polls_no_more(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            async with rig.consumer() as consumer:
+                await consumer.poll(max_wait=0)
+            with pytest.raises(NotStarted, match="is shut down"):
+                await consumer.poll()
+            told = await rig.consumer().__aenter__()
+            reader = start(tasks, lambda: told.poll(max_wait=100.0))
+            await anyio.sleep(1)
+            await told.shutdown()
+            assert reader.result.reason == "drain"
+
+    @virtual(seeds=2)
     async def test_a_reader_that_never_asks_again_is_waited_for_as_long_as_drain_timeout(self) -> None:
         async with opened() as rig, anyio.create_task_group() as tasks:
             await rig.fill(P0, 10)

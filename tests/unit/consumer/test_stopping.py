@@ -19,6 +19,7 @@ from tarry.errors import (
     OffsetOutOfRange,
     TarryError,
     TopicNotFound,
+    UndecodableMessage,
 )
 from tarry.testing import Call, CarryOut, Operation, Rule, delay, hold, refuse
 from tarry.types import Message, Start, TopicPartition
@@ -506,10 +507,6 @@ class TestHandOver:
     @rule("C23", "S67")
     @virtual(seeds=2)
     async def test_nor_asked_alone_when_a_fetch_that_named_it_is_refused(self) -> None:
-        async def late(_: Call, __: CarryOut) -> None:
-            await anyio.sleep(1.0)
-            raise BAD
-
         async with opened(2) as rig, anyio.create_task_group() as tasks:
             await rig.fill(P0, 3)
             await rig.fill(P1, 3)
@@ -528,6 +525,12 @@ class TestHandOver:
                 assert leaving not in named(rig.calls("poll")[before:])
             await owns(second, 2)
             await second.shutdown()
+
+
+async def late(_: Call, __: CarryOut) -> None:
+    """Refuse after a second."""
+    await anyio.sleep(1.0)
+    raise BAD
 
 
 def named(calls: Sequence[Call]) -> set[TopicPartition]:
@@ -576,6 +579,26 @@ class TestLate:
             await rig.append(P0, b"1")
             with anyio.fail_after(0.2):
                 assert places(await take(consumer, 1)) == [(0, 1)]
+
+    @rule("C111")
+    @virtual(seeds=2)
+    async def test_a_fetch_that_is_refused_behind_a_stop_holds_up_nobody_else(self) -> None:
+        async with opened(2) as rig, rig.typed(int) as consumer:
+            await rig.append(P0, b"no number")
+            await anyio.sleep(1.0)
+            consumer.pause([P0, P1], cause="so that one fetch names both")
+            await rig.append(P0, b"0")
+            await rig.append(P1, b"0")
+            rig.script.on("poll", do=late)
+            consumer.resume([P0, P1])
+            await anyio.sleep(0.5)
+            with pytest.raises(UndecodableMessage):
+                await anext(consumer)
+            assert places([await anext(consumer)]) == [(1, 0)]
+            await anyio.sleep(1.0)
+            await rig.append(P1, b"1")
+            with anyio.fail_after(0.2):
+                assert places([await anext(consumer)]) == [(1, 1)]
 
     @rule("C111")
     @virtual(seeds=2)

@@ -8,7 +8,15 @@ import anyio
 import pytest
 
 from tarry import AutoCommit, Message, PollOptions, Start
-from tarry.errors import CapacityExceeded, ConfigError, LogBusy, OffsetOutOfRange, OutcomeUnknown, StaleAssignment
+from tarry.errors import (
+    CapacityExceeded,
+    ConfigError,
+    ConfigTypeError,
+    LogBusy,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StaleAssignment,
+)
 from tarry.testing import delay, hold, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
@@ -33,6 +41,37 @@ class TestStoreOffset:
                 assert consumer.last_stored(0) == rig.stored(P0) == 2
                 await consumer.store_offset(messages[1])
                 assert rig.stored(P0) == 2  # only the first one after a seek
+
+    @rule("C33", "C53")
+    @virtual()
+    async def test_what_was_delivered_before_a_seek_back_lies_ahead_behind_it(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer() as consumer, rig.consumer(name="other") as other:
+                batch = await consumer.poll(count=8, min_count=8)
+                await consumer.seek(0, 2)
+                for what in (batch, batch[7], batch[2]):
+                    with pytest.raises(ConfigError, match="lies ahead of what was delivered"):
+                        await consumer.store_offset(what)
+                    with pytest.raises(ConfigError, match="lies ahead of what was delivered"):
+                        await other.store_offset(what)
+                assert rig.stored(P0) is None
+                await consumer.store_offset(batch[1])
+                assert rig.stored(P0) == 1
+                await consumer.store_offset(batch[7], force=True)
+                assert rig.stored(P0) == 7
+
+    @virtual()
+    async def test_an_offset_beside_a_message_is_refused(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer() as consumer:
+                batch = await consumer.poll(min_count=3)
+                with pytest.raises(ConfigTypeError, match=r", 1\): a message has its own offset; pass its"):
+                    await consumer.store_offset(batch[2], 1)
+                with pytest.raises(ConfigTypeError, match=r", 1\): a batch has its own offset; pass its"):
+                    await consumer.store_offset(batch, 1)
+                assert rig.stored(P0) is None
 
     @rule("C52")
     @virtual()

@@ -26,6 +26,7 @@ from tarry import (
     SendFailed,
     Start,
     TopicNotFound,
+    UsageError,
 )
 from tarry.brokers.local.broker import LocalBroker
 from tarry.testing import lose_reply, lose_request, refuse
@@ -116,7 +117,7 @@ async def test_who_chooses_the_partition() -> None:
 async def test_a_partition_that_does_not_exist_is_refused() -> None:
     """The error names the partition and the range, and nothing is sent."""
     async with opened(2) as rig, rig.client.producer("t") as producer:
-        with pytest.raises(ConfigError, match=r"partition= 2; the topic has 2 partitions, numbered 0 to 1"):
+        with pytest.raises(ConfigError, match=r"partition=2; the topic has 2 partitions, numbered 0 to 1"):
             await producer.send(b"x", partition=2)
         with pytest.raises(ConfigTypeError, match="not an int"):
             await producer.send(b"x", partition="0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -241,6 +242,8 @@ async def test_what_a_message_may_be() -> None:
             ),
             ({"value": b"x", "headers": [("h", None)]}, ConfigTypeError, "must be bytes, not None"),
             ({"value": b"x", "headers": ["h"]}, ConfigTypeError, "a header must be a pair"),
+            ({"value": b"x", "headers": [("\ud800", b"")]}, ConfigError, "cannot be written as UTF-8"),
+            ({"value": Outgoing(b"x")}, ConfigTypeError, "not Outgoing; give it to send_many"),
             ({"value": b"x", "headers": [("h", b"")] * (HEADERS_MAX + 1)}, ConfigError, "65 headers; at most 64"),
             ({"value": b"x", "timestamp_ms": 1.5}, ConfigTypeError, "timestamp_ms=1.5 is not an int"),
             ({"value": b"x", "timestamp_ms": 2**63}, ConfigError, "outside of the years 1 to 9999"),
@@ -249,6 +252,14 @@ async def test_what_a_message_may_be() -> None:
         for message, error, text in wrong:
             with pytest.raises(error, match=text):
                 await producer.send(**message)
+        no_headers: list[Any] = [None, 0, False, "", b"", {}, {"h": b"x"}, (header for header in [("h", b"x")])]
+        for headers in no_headers:
+            with pytest.raises(ConfigTypeError, match=r"must be a list of pairs \(str, bytes\), not"):
+                await producer.send(b"x", headers=headers)
+        no_messages: list[Any] = [None, 5, "abc", b"abc", {b"a": 1}, Outgoing(b"a")]
+        for messages in no_messages:
+            with pytest.raises(ConfigTypeError, match="send_many takes a list of messages, not"):
+                await producer.send_many(messages)
         sizes: list[tuple[dict[str, Any], int]] = [
             ({"value": b"x", "key": b"k" * (KEY_BYTES_MAX + 1)}, KEY_BYTES_MAX),
             ({"value": b"x", "headers": [("h", b"x" * HEADERS_BYTES_MAX)]}, HEADERS_BYTES_MAX),
@@ -312,3 +323,16 @@ async def test_a_cancelled_send_leaves_the_producer_usable() -> None:
         assert scope.cancelled_caught
         await producer.send(b"here")
         assert [message.value for message in await _read(rig)] == [b"here"]
+
+
+@virtual()
+async def test_a_producer_is_entered_once() -> None:
+    async with opened() as rig:
+        producer = rig.client.producer("t")
+        assert repr(producer) == "<tarry producer of t, not entered yet>"
+        async with producer:
+            assert repr(producer) == "<tarry producer of t, open>"
+            with pytest.raises(UsageError, match="cannot be entered again"):
+                await producer.__aenter__()
+        with pytest.raises(UsageError, match="producer of t, shut down> cannot be entered again"):
+            await producer.__aenter__()

@@ -122,7 +122,7 @@ def test_time_is_not_blocked_backwards(backend: Backend) -> None:
     async def main() -> None:
         block(-1.0)
 
-    with pytest.raises(UsageError, match=r"block\(-1.0\)"):
+    with pytest.raises(UsageError, match=r"block\(seconds\)=-1.0: 0 to"):
         run_virtual(main, backend=backend)
 
 

@@ -261,18 +261,25 @@ class Pump:
     # ------------------------------------------------------------------------------------------- sessions
 
     def open_session(
-        self, call: Reply, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
+        self,
+        call: Reply,
+        identity: abc.ConsumerIdentity,
+        topics: Sequence[str],
+        partitions: Sequence[TopicPartition],
+        *,
+        seen: int = 0,
     ) -> None:
         """Answer a member and its `Assignment`; or `TopicNotFound` when there is nothing to read (C15, K72).
 
-        What a member of a group reads is what it is assigned: `partitions` do not count for it (C18).
+        What a member of a group reads is what it is assigned: `partitions` do not count for it (C18). `seen`: the
+        version that a standalone session had come to when this log was opened again, and that it goes on behind.
         """
         try:
             self._check_topics(topics, () if identity.kind == "group" else partitions)
             if identity.kind == "group":
                 self.groups.join(call, identity, topics)
                 return
-            standing = self.standings.open(identity, topics, partitions)
+            standing = self.standings.open(identity, topics, partitions, seen)
         except TarryError as error:
             call.reply(error)
             return

@@ -12,7 +12,7 @@ Synchronous and callback style, like the pump. Not here: groups (`coordinator`),
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tarry import abc
@@ -56,9 +56,13 @@ class Standings:
         self._waiting: dict[Reply, Standing] = {}
 
     def open(
-        self, identity: abc.ConsumerIdentity, topics: Sequence[str], partitions: Sequence[TopicPartition]
+        self,
+        identity: abc.ConsumerIdentity,
+        topics: Sequence[str],
+        partitions: Sequence[TopicPartition],
+        seen: int = 0,
     ) -> Standing:
-        """A new session; some of `topics` may be missing.
+        """A new session; some of `topics` may be missing. Its assignment has the version behind `seen`.
 
         Raises:
             TopicNotFound: one of `partitions` does not exist.
@@ -66,6 +70,7 @@ class Standings:
         for at in partitions:
             self._view.find(at)
         standing = Standing(identity, topics=tuple(topics), partitions=tuple(partitions))
+        standing.shown = replace(_NOTHING, version=seen)
         standing.held = self._find(standing)
         standing.arrivals.begin(standing.held)
         self._show(standing)

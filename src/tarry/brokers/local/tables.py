@@ -281,7 +281,7 @@ class Tables:
         age = None if now_ms is None else options.retention_age
         if part.log_start == part.log_end or (part.size <= limit and age is None):
             return None
-        horizon = -1 if now_ms is None or age is None else now_ms - round(age * 1000)
+        horizon = -1 if now_ms is None or age is None else now_ms - age * 1000
         start, size = part.log_start, part.size
         rows = self._db.execute(_OLDEST, (part.id,))
         for end, row_bytes, appended_at in rows:
