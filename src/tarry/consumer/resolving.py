@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
+import anyio.abc
 
 from tarry import abc
 from tarry._core.backoff import Refusals
@@ -79,13 +80,25 @@ class Resolving:
                 self.first_round.set()
                 await self._bell.heard("resolving")
                 continue
-            refusal = await self._resolve_all(unresolved)
-            self.first_round.set()
-            if refusal is None:
-                self._refusals.reset()
-            else:
-                self._desk.refused(refusal, self._refusals)
-                await anyio.sleep(self._refusals.pause())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._take_in, tasks, set(self._epochs()))
+                refusal = await self._resolve_all(unresolved)
+                self.first_round.set()
+                if refusal is None:
+                    self._refusals.reset()
+                else:
+                    self._desk.refused(refusal, self._refusals)
+                    await anyio.sleep(self._refusals.pause())
+                tasks.cancel_scope.cancel()
+
+    async def _take_in(self, tasks: anyio.abc.TaskGroup, asked: set[int]) -> None:
+        """What comes during a round is asked about once beside it, since something in the round may hang."""
+        while True:
+            come = {epoch: partition for epoch, partition in self._epochs().items() if epoch not in asked}
+            if come:
+                asked.update(come)
+                tasks.start_soon(self._resolve_all, list(come.values()))
+            await self._bell.heard("resolving")
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is not held any more."""
@@ -94,6 +107,10 @@ class Resolving:
     def _unresolved(self) -> list[TopicPartition]:
         rests = self._stopping.machine.holds
         return [partition for partition in self._positions.unresolved() if not rests(partition)]
+
+    def _epochs(self) -> dict[int, TopicPartition]:
+        """What has no position; one that was lost and came back, or has another history, is not what it was before."""
+        return {self._positions[partition].epoch: partition for partition in self._unresolved()}
 
     async def _resolve_all(self, unresolved: Sequence[TopicPartition]) -> TarryError | None:
         """One round, 16 at a time, for each leader until one is refused; why the first of those was.

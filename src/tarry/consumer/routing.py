@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import TypeVar
 
 import anyio
+import anyio.abc
 
 from tarry import abc
 from tarry._core.backoff import Refusals
@@ -63,6 +64,7 @@ class Routing:
         self._refused = refused
         self._unknown = unknown
         self._refusals = Refusals(limit_s=abc.REQUEST_GRACE, random=random)
+        self._asked: set[TopicPartition] = set()  # in this round, and not answered yet
         self.first_round = anyio.Event()
 
     async def run(self) -> None:
@@ -70,19 +72,37 @@ class Routing:
         while True:
             if self._routes.assign(self._held):
                 self._changed()
-            stale = [partition for partition in self._routes.stale() if not self._rests(partition)]
+            stale = self._stale()
             if not stale:
                 self.first_round.set()
                 await self._bell.heard("routing")
                 continue
-            failures = await self._look_up(stale)
-            self.first_round.set()
-            failure = self._sort_out(failures)
-            if failure is None:
-                self._refusals.reset()
-            else:
-                self._refused(failure, self._refusals)
-                await anyio.sleep(self._refusals.pause())
+            self._asked = set(stale)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._take_in, tasks)
+                failures = await self._look_up(stale)
+                self.first_round.set()
+                failure = self._sort_out(failures)
+                if failure is None:
+                    self._refusals.reset()
+                else:
+                    self._refused(failure, self._refusals)
+                    await anyio.sleep(self._refusals.pause())
+                tasks.cancel_scope.cancel()
+
+    async def _take_in(self, tasks: anyio.abc.TaskGroup) -> None:
+        """What comes during a round is looked up once beside it, since something in the round may hang."""
+        while True:
+            if self._routes.assign(self._held):
+                self._changed()
+            come = [partition for partition in self._stale() if partition not in self._asked]
+            if come:
+                self._asked.update(come)
+                tasks.start_soon(self._look_up, come)
+            await self._bell.heard("routing")
+
+    def _stale(self) -> list[TopicPartition]:
+        return [partition for partition in self._routes.stale() if not self._rests(partition)]
 
     def _sort_out(self, failures: Mapping[TopicPartition, TarryError]) -> TarryError | None:
         """The first failure that may pass; partitions with others rest."""
@@ -122,6 +142,7 @@ class Routing:
         """Empty `found` into the routes."""
         if found:
             self._routes.found(found)
+            self._asked.difference_update(found)
             found.clear()
             self._changed()
 

@@ -14,6 +14,7 @@ from tarry._core.fetches import Demand
 from tarry.errors import CapacityExceeded, LogUnavailable, NotAccepted
 from tarry.testing import (
     Call,
+    Operation,
     delay,
     hold,
     hook,
@@ -549,3 +550,34 @@ async def test_a_leader_that_refuses_the_only_one_holds_up_none_that_come() -> N
             await rig.append(1)
             with anyio.fail_after(0.1):
                 assert await next_of(consumer) == (1, 0)
+
+
+@rule("C85", "C86")
+@pytest.mark.parametrize("hangs", ["resolve", "route"])
+@virtual(seeds=2)
+async def test_what_comes_while_a_start_or_a_look_up_hangs_does_not_wait_for_it(hangs: Operation) -> None:
+    async with opened(1, 2) as rig:
+        rig.leaders.move(P(1), 1)
+        rig.script.every(hangs, do=hold(anyio.Event()), where=lambda call: call.arguments["partition"] == P(0))
+        async with rig.consumer() as consumer:
+            await anyio.sleep(13)
+            await rig.client.grow_topic("t", 2)
+            await rig.append(1)
+            with anyio.fail_after(0.1):
+                assert await next_of(consumer) == (1, 0)
+            assert len([call for call in rig.calls(hangs) if call.arguments["partition"] == P(1)]) == 1
+
+
+@rule("C83", "C86")
+@virtual(seeds=2)
+async def test_a_leader_that_moves_while_a_look_up_hangs_is_found() -> None:
+    async with opened(2, 2) as rig:
+        rig.leaders.move(P(1), 0)
+        rig.script.every("route", do=hold(anyio.Event()), where=lambda call: call.arguments["partition"] == P(0))
+        async with rig.consumer() as consumer:
+            for number, wait in enumerate((13, 2, 2)):
+                await anyio.sleep(wait)
+                rig.leaders.move(P(1), 1 - number % 2)
+                await rig.append(1)
+                with anyio.fail_after(1):
+                    assert await next_of(consumer) == (1, number)
