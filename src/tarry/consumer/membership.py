@@ -378,7 +378,7 @@ class Membership:
             self._positions.drop(partition)
             self._commits.forget(partition)
         self._worker.forget(partitions, kept)
-        self._reader.wake()
+        self._reader.wake()  # whoever waits for positions waits for fewer
 
     # ------------------------------------------------------------------------------------------- giving up
 
@@ -446,7 +446,6 @@ class Membership:
         mine = self._still(mine, tenure)
         self._warn_unstored([partition for partition in cut_off if partition in mine])
         self._drop(mine, self._older_than(tenure))
-        self._reader.wake()  # whoever waits for positions waits for one less
         if await self._release(partitions, tenure):
             for partition in partitions:
                 self._leaving.pop(partition, None)
