@@ -395,8 +395,8 @@ class Producer(Bound, Generic[T]):
                 retries=self._options.retries,
                 spacing_s=self._options.retry_spacing,
             )
-        except TopicNotFound as error:
-            if lost:
+        except TarryError as error:
+            if lost and error.applied == "no":  # that much is said of the last attempt only
                 raise OutcomeUnknown(f"{lost[0]}; when it was tried again: {error}") from error
             raise
         if len(messages) == 1:

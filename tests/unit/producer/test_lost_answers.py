@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from tarry.brokers.local.broker import LocalBroker
-from tarry.errors import OutcomeUnknown
-from tarry.testing import lose_reply, lose_request
+from tarry.errors import LogBusy, LogFull, LogUnavailable, OutcomeUnknown, TarryError
+from tarry.testing import lose_reply, lose_request, refuse
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, Rig, opened
 from tests.virtual import virtual
@@ -82,3 +82,16 @@ async def test_a_log_that_does_not_know_repeats_leaves_no_doubt_about_the_doubt(
                 unknown.append(number)
         assert 20 < len(unknown) < 100
         assert await values(rig) == list(range(500))  # none was sent again
+
+
+@rule("K74", "P7")
+@pytest.mark.parametrize("error", [LogFull("no space"), LogUnavailable("closed"), LogBusy("locked")], ids=repr)
+@virtual()
+async def test_what_the_last_attempt_met_says_nothing_of_the_one_before(error: TarryError) -> None:
+    """Its message was stored, though the next attempt was refused: "not written" would be a lie."""
+    async with opened() as rig, rig.client.producer("t", retry_spacing=0.01, retries=2) as producer:
+        rig.script.on("append", do=lose_reply())
+        rig.script.on("append", do=refuse(error), nth=range(2, 4))
+        with pytest.raises(OutcomeUnknown, match="when it was tried again"):
+            await producer.send(b"0")
+        assert await values(rig) == [0]
