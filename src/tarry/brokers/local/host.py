@@ -155,8 +155,12 @@ class Host:
         post = loop_post()
         store = SqliteStore(self.path, self.options, clock, post)
         pump, driver = _driven_pump(store, self.options, clock)
-        pump.open()
-        pump.groups.bury()  # sessions live in this process only, so those of the last one are gone
+        try:
+            pump.open()
+            pump.groups.bury()  # sessions live in this process only, so those of the last one are gone
+        except BaseException:
+            await store.aclose()  # what it holds may be of no use to the pump
+            raise
         self._stop = asyncio.Event()
         self._started.post, self._started.pump = post, pump
         self._started.done.set()

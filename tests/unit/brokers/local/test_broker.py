@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tarry.brokers.local.store_memory import MemoryStore
 from tarry.config import LogOptions, TopicOptions
 from tarry.errors import (
     ConfigError,
+    DataError,
     LogUnavailable,
     NotAccepted,
     NotAMember,
@@ -31,6 +33,7 @@ from tarry.errors import (
 from tarry.testing import VirtualClock
 from tarry.types import UNFENCED, Offset, Origin, Position, RecordBatch, Segment, Start, TopicPartition
 from tests.marks import rule
+from tests.unit.brokers.local.store_rig import nothing_left
 from tests.virtual import virtual
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -305,6 +308,26 @@ async def test_a_host_that_dies_tells_whoever_waits_and_another_one_takes_the_fi
     await broker.aclose()
     await another.append(P0, batch(b"a"))
     await another.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_file_that_is_of_no_use_is_given_back(tmp_path: Path) -> None:
+    """Else its lock stays held, and whoever has restored the file cannot open it before this process ends."""
+    path = tmp_path / "orders.db"
+    await (await open_file(str(path), LogOptions())).aclose()
+    change(path, "INSERT INTO consumer_group VALUES ('billing', x'00')")
+    with nothing_left():
+        for _ in range(2):
+            with pytest.raises(DataError, match="'billing'"):
+                await open_file(str(path), LogOptions())
+    change(path, "DELETE FROM consumer_group")
+    await (await open_file(str(path), LogOptions())).aclose()
+
+
+def change(path: Path, statement: str) -> None:
+    """Change a file that nobody has open."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
 
 
 @virtual()
