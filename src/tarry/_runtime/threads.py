@@ -1,4 +1,4 @@
-"""Threads that belong to somebody: one worker with a queue, and a small first-come-first-served pool.
+"""Threads that belong to somebody: a worker with a queue, a small first-come-first-served pool, one for one call.
 
 Results come back through a `Post`, a thread-safe "run this on the loop" (`bridge`). Not here: what the threads do.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final, Generic, TypeVar
 
-from tarry._runtime.bridge import Post
+import anyio
+
+from tarry._runtime.bridge import Post, loop_post
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -171,3 +173,39 @@ class Pool:
         closed, self._closed = self._closed, None
         self._executor.shutdown(wait=True)  # All threads are idle: this waits for them to leave, not for work.
         closed()
+
+
+class Errand(Generic[Result]):
+    """One blocking call in a thread of its own; it begins at once, and ends whoever waits for it or does not.
+
+    `anyio.to_thread` promises neither: asyncio's own cancel keeps a call from beginning, or drops what it returned.
+    """
+
+    def __init__(self, name: str, fn: Callable[..., Result], *args: object) -> None:
+        self._future: Future[Result] = Future()
+        self._thread = Thread(target=self._run, args=(fn, *args), name=name, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Result:
+        """What it returned, or raise what it raised. Blocks until it has ended."""
+        return self._future.result()
+
+    async def wait(self) -> Result:
+        """The same without blocking the loop.
+
+        Cancellation: waited for to the end; asyncio's own cancel, which no scope holds back, ends the wait alone.
+        """
+        ended, post = anyio.Event(), loop_post()
+        self._future.add_done_callback(lambda _: deliver(post, ended.set))
+        with anyio.CancelScope(shield=True):
+            await ended.wait()
+        self._thread.join()  # Posting this was the last thing it did.
+        return self.result()
+
+    def _run(self, fn: Callable[..., Result], *args: object) -> None:
+        try:
+            result = fn(*args)
+        except BaseException as error:  # noqa: BLE001  # `result` raises it
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(result)

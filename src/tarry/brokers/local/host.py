@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from tarry import abc
 from tarry._runtime.bridge import Port, Post, inline, loop_post
 from tarry._runtime.clock import SystemClock
 from tarry._runtime.driver import Driver
+from tarry._runtime.threads import Errand
 from tarry.brokers.local.broker import LocalBroker
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.store_memory import MemoryStore
@@ -59,11 +59,15 @@ async def open_file(path: str, options: LogOptions) -> LocalBroker:
     Cancellation: a host that was being started is closed again.
     """
     home = loop_post()
-    host = await anyio.to_thread.run_sync(_hosts.enter, path, options)
+    entering = Errand("tarry-open", _hosts.enter, path, options)
+    try:
+        host = await entering.wait()
+    except asyncio.CancelledError:
+        await Errand("tarry-close", _leave_entered, entering).wait()
+        raise
 
     async def close() -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(_hosts.leave, host)
+        await Errand("tarry-close", _hosts.leave, host).wait()
 
     return LocalBroker(host.pump, Port(host.post, home, host.pump.cancel), close)
 
@@ -212,6 +216,12 @@ class _Hosts:
                 if self._hosts.get(host.path) is host:
                     del self._hosts[host.path]
                 host.stop()
+
+
+def _leave_entered(entering: Errand[Host]) -> None:
+    """Leave a host that nobody waits for any more, once it was entered. Blocks."""
+    with suppress(Exception):  # the cancel goes before the reason why it could not be
+        _hosts.leave(entering.result())
 
 
 def _identify(path: str) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -322,6 +324,32 @@ async def test_a_file_that_is_of_no_use_is_given_back(tmp_path: Path) -> None:
                 await open_file(str(path), LogOptions())
     change(path, "DELETE FROM consumer_group")
     await (await open_file(str(path), LogOptions())).aclose()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_asyncio_s_own_cancel_leaves_no_log_open(tmp_path: Path, turns: int) -> None:
+    """It is heeded in shielded scopes too, and once before a call in a worker thread has begun."""
+    path = str(tmp_path / "orders.db")
+
+    async def cancelled_after(turns: int, what: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(what)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def main() -> None:
+        await cancelled_after(turns, open_file(path, LogOptions()))
+        broker = await open_file(path, LogOptions())
+        await cancelled_after(turns, broker.aclose())
+        await broker.aclose()
+
+    before = set(threading.enumerate())
+    with nothing_left():
+        asyncio.run(main())
+        for thread in set(threading.enumerate()) - before:
+            thread.join(5)
 
 
 def change(path: Path, statement: str) -> None:
