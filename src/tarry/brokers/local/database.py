@@ -5,6 +5,7 @@ Not here: the tables' content (`writer`, `reader`), the lock beside the file (`l
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -77,6 +78,30 @@ def open_reader(path: str, connect: Connect) -> sqlite3.Connection:
     db = connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA query_only=ON")
     return db
+
+
+def identify_file(path: str) -> tuple[int, int]:
+    """What tells a file from every other that its path may lead to later."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def check_file(path: str, identity: tuple[int, int]) -> None:
+    """Refuse a file that nobody will find: what is written to it would be gone with its last descriptor.
+
+    SQLite asks for this itself, but not when it has a write-ahead file.
+
+    Raises:
+        LogUnavailable: the path leads to another file, or to none.
+    """
+    try:
+        is_there = identify_file(path) == identity
+    except OSError as error:
+        is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR)  # any other error proves nothing
+    if not is_there:
+        raise LogUnavailable(
+            f"{path} is gone: it was removed, renamed or replaced while it was open; put it back and connect again"
+        )
 
 
 def explain(error: sqlite3.Error, path: str) -> TarryError:

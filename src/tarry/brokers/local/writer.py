@@ -7,7 +7,6 @@ jobs do to the tables (`tables`), opening and identifying the file (`database`).
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from tarry._core.outcomes import Verdict
 from tarry._runtime.threads import attempts
 from tarry.abc import Append, Clock, DeleteTopic, Job, JobResult, Retain
 from tarry.brokers.local.committer import Changes, Outcome
-from tarry.brokers.local.database import Connect, explain, number, open_writer, verdict
+from tarry.brokers.local.database import Connect, check_file, explain, identify_file, number, open_writer, verdict
 from tarry.brokers.local.tables import Tables
 from tarry.brokers.local.wal import IDLE_S, RETRY_S, WriteAhead
 from tarry.config import LogOptions
@@ -83,6 +82,7 @@ class Writer:
         self._data_version = 0
         self._db = open_writer(path, options, connect)
         try:
+            self._file = identify_file(path)
             self._take_stock()
             self.opened_with = self._tables.content()
         except BaseException as error:
@@ -156,6 +156,7 @@ class Writer:
     def _transaction(self, entries: Sequence[_Entry]) -> Changes:
         """All entries in one transaction; they are settled when it is committed, and otherwise left as they are."""
         made = Changes()
+        check_file(self._path, self._file)
         # The write lock first: a reader cannot become a writer without failing (K14).
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -247,8 +248,7 @@ class Writer:
         except sqlite3.Error as error:
             _logger.warning("%s: closing it after the failure: %s", self._path, error)
         try:
-            if not os.path.exists(self._path):
-                raise LogUnavailable(f"{self._path} is gone")
+            check_file(self._path, self._file)
             self._db = open_writer(self._path, self._options, self._connect)
             self._wal.start_over(self._db)
             self._take_stock()

@@ -727,11 +727,32 @@ async def test_a_log_that_cannot_be_opened_again_is_unavailable(path: Path, faul
         assert values_of(await rig.read(part)) == [b"a"]
 
 
+@rule("W5")
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_nothing_is_confirmed_that_nobody_will_find(path: Path, replaced: bool) -> None:
+    async with opened(make_sqlite, path) as rig:
+        (part,) = await rig.topic()
+        await rig.append(part, b"a")
+        path.rename(path.with_name("moved.db"))
+        if replaced:
+            path.write_bytes(b"of somebody else")
+        for value in (b"b", b"c"):
+            with pytest.raises(LogUnavailable, match="is gone"):
+                await rig.append(part, value)
+        assert [type(error) for error in rig.listener.failures] == [LogUnavailable]
+    path.with_name("moved.db").rename(path)
+    async with opened(make_sqlite, path) as rig:
+        assert values_of(await rig.read(part)) == [b"a"]
+
+
 async def test_a_file_that_vanished_is_not_made_anew(path: Path, faulty: FaultyDatabase) -> None:
+    def vanish() -> sqlite3.Error:
+        path.unlink()
+        return IO_ERROR()
+
     async with opened(faulty.make, path) as rig:
         (part,) = await rig.topic()
-        path.unlink()
-        faulty.fail("COMMIT", IO_ERROR)
+        faulty.fail("COMMIT", vanish)
         with pytest.raises(OutcomeUnknown):
             await rig.append(part, b"b")
         with pytest.raises(LogUnavailable, match="is gone"):
