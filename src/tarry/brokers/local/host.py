@@ -102,16 +102,12 @@ class _Started:
 
 
 class Host:
-    """One thread with its own asyncio loop that owns the store and the pump of one file.
-
-    `is_over`: it is being closed, or has died.
-    """
+    """One thread with its own asyncio loop that owns the store and the pump of one file."""
 
     def __init__(self, path: Path, options: LogOptions) -> None:
         self.path = path
         self.options = options
         self.clients = 0
-        self.is_over = False
         self._started = _Started()
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name=f"tarry-host-{path.name}", daemon=True)
@@ -121,6 +117,11 @@ class Host:
         """The pump; only to be called through `post`."""
         assert self._started.pump is not None
         return self._started.pump
+
+    @property
+    def is_over(self) -> bool:
+        """It has died, or its store has failed for good: it serves nobody any more."""
+        return self.pump.view.failure is not None
 
     @property
     def post(self) -> Post:
@@ -177,7 +178,6 @@ class Host:
             pump.failed(LogUnavailable(f"the log {self.path} is closed, since its thread died; connect again"))
             raise
         finally:
-            self.is_over = True
             pump.close()
             await store.aclose()
 

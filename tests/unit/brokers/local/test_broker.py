@@ -313,6 +313,26 @@ async def test_a_host_that_dies_tells_whoever_waits_and_another_one_takes_the_fi
 
 
 @pytest.mark.anyio
+@rule("K07", "W15")
+async def test_who_connects_again_gets_a_log_that_works_though_others_still_hold_the_failed_one(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    with nothing_left():
+        broker = await open_file(str(path), LogOptions())
+        await broker.create_topic("orders", TopicOptions(partitions=1), exist_ok=False)
+        path.rename(tmp_path / "moved.db")
+        with pytest.raises(LogUnavailable, match="is gone"):
+            await broker.append(P0, batch(b"a"))
+        (tmp_path / "moved.db").rename(path)
+        again = await open_file(str(path), LogOptions())
+        assert (await again.append(P0, batch(b"b"))).offset == 0
+        with pytest.raises(LogUnavailable):
+            await broker.append(P0, batch(b"a"))
+        await broker.aclose()
+        assert (await again.append(P0, batch(b"c"))).offset == 1
+        await again.aclose()
+
+
+@pytest.mark.anyio
 async def test_a_file_that_is_of_no_use_is_given_back(tmp_path: Path) -> None:
     """Else its lock stays held, and whoever has restored the file cannot open it before this process ends."""
     path = tmp_path / "orders.db"
