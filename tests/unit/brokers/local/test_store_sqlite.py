@@ -8,6 +8,7 @@ processes that are killed and syncs that are counted (tests/integration/test_dur
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -185,6 +186,26 @@ async def test_a_holder_that_cannot_be_read_is_nobody(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     FileLock.acquire(str(tmp_path / "a.db")).release()
+
+
+@pytest.mark.parametrize("opens", [False, True])
+async def test_a_lock_file_that_the_disk_does_not_write_is_given_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    def fail(_: int, __: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with nothing_left(), anyio.fail_after(5):
+        if opens:
+            async with opened(make_sqlite, path):
+                monkeypatch.setattr(os, "ftruncate", fail)
+        else:
+            monkeypatch.setattr(os, "ftruncate", fail)
+            with pytest.raises(LogUnavailable, match="cannot write the lock file"):
+                FileLock.acquire(str(path))
+    monkeypatch.undo()
+    async with opened(make_sqlite, path):
+        pass
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
