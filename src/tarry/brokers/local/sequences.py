@@ -25,6 +25,9 @@ UNUSED_MS: Final = 7 * 24 * 3600 * 1000
 GONE_UNUSED_MS: Final = 3600 * 1000
 """Shorter life for a window whose records are all gone by retention; still far above any delivery timeout."""
 
+EXPIRE_MS: Final = 3600 * 1000
+"""Time between two looks for unused windows while producers send; that may be all who ever comes by."""
+
 
 class _Window:
     """One producer on one partition: base offset by sequence, and what this transaction added."""
@@ -49,6 +52,7 @@ class Sequences:
     def __init__(self) -> None:
         self._windows: OrderedDict[tuple[PartitionId, bytes], _Window] = OrderedDict()
         self._touched: dict[tuple[PartitionId, bytes], _Window] = {}
+        self._expire_at = 0
 
     def find_or_add(
         self, db: sqlite3.Connection, partition: PartitionId, stamp: ProducerStamp, base: Offset
@@ -82,7 +86,8 @@ class Sequences:
         return None
 
     def write(self, db: sqlite3.Connection, now_ms: int) -> None:
-        """Write what was added since the last call: one row per window."""
+        """Write what was added since the last call: one row per window; now and then remove the unused ones."""
+        is_due = bool(self._touched) and now_ms >= self._expire_at
         for (partition, producer), window in self._touched.items():
             bases = [window.bases[sequence] for sequence in window.added]
             pairs = _encode(window.added, bases)
@@ -92,6 +97,8 @@ class Sequences:
             if window.high - window.removed_up_to > WINDOW + SLACK:
                 self._shorten(db, partition, producer, window)
         self._touched.clear()
+        if is_due:
+            self.expire(db, now_ms)
         while len(self._windows) > WINDOWS_MAX:
             self._windows.popitem(last=False)
 
@@ -105,6 +112,7 @@ class Sequences:
             (now_ms - UNUSED_MS, now_ms - GONE_UNUSED_MS),
         )
         self._windows.clear()
+        self._expire_at = now_ms + EXPIRE_MS
 
     def _shorten(self, db: sqlite3.Connection, partition: PartitionId, producer: bytes, window: _Window) -> None:
         oldest = window.high - WINDOW

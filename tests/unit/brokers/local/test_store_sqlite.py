@@ -16,6 +16,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -1094,6 +1095,19 @@ async def test_what_a_producer_sent_is_forgotten_after_a_week_without_it(path: P
         clock.wall += 1
         await rig.do(abc.Retain())
         assert not (await rig.append(part, b"a", sequence=1)).duplicate
+
+
+async def test_producers_that_are_gone_leave_nothing_without_any_retention_either(path: Path) -> None:
+    """A program that is started every minute is another producer each time; in one log that stays open, or in many."""
+    clock = WallClock()
+    for _ in range(2):
+        async with opened(make_sqlite, path, clock=clock) as rig:
+            (part,) = await rig.topic(f"t{clock.wall}")
+            for _ in range(3):
+                clock.wall += 4 * 24 * 3600 * 1000
+                await rig.do(abc.Append(part, batch_of(b"a"), ProducerStamp(b"%016d" % clock.wall, 0)))
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM sequence").fetchone() == (2,)
 
 
 async def test_what_a_producer_sent_is_forgotten_with_its_messages_an_hour_later(path: Path) -> None:
