@@ -27,6 +27,8 @@ from tarry.types import Offset, Position, ProducerStamp, RecordBatch, Run
 
 SEQUENCES_MAX = 1024
 """Sequences remembered per producer and partition (design 5.4)."""
+PRODUCERS_MAX = 512
+"""Producers of which a partition remembers any; the one that has sent nothing for longest is forgotten."""
 IDENTITIES_MAX = 4096
 """Identities with stored offsets per partition (design 5.6)."""
 
@@ -315,7 +317,9 @@ def _known(part: _Partition, stamp: ProducerStamp | None) -> Offset | None:
 
 
 def _remember(part: _Partition, stamp: ProducerStamp, base: Offset) -> None:
-    seen = part.sequences.setdefault(stamp.producer, {})
+    seen = part.sequences[stamp.producer] = part.sequences.pop(stamp.producer, {})
+    if len(part.sequences) > PRODUCERS_MAX:
+        del part.sequences[next(iter(part.sequences))]
     seen[stamp.sequence] = base
     oldest = max(seen) - SEQUENCES_MAX
     for sequence in [s for s in seen if s <= oldest]:

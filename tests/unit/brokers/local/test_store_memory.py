@@ -6,7 +6,9 @@ import pytest
 
 from tarry import abc
 from tarry._wire.batch import seal
+from tarry.brokers.local.store_memory import PRODUCERS_MAX
 from tarry.errors import LogUnavailable, OutcomeUnknown
+from tarry.types import ProducerStamp
 from tests.marks import rule
 from tests.unit.brokers.local.pump_rig import P0, PumpRig, python_calls
 
@@ -42,6 +44,23 @@ def test_offsets_and_groups_that_were_not_synced_are_lost_too():
     rig.store.sync()
     rig.pump.reopened(rig.store.open(rig.pump))
     assert (rig.store.groups(), rig.stored()) == ({"billing": b"1"}, 0)
+
+
+@rule("W7")
+def test_of_many_producers_those_that_sent_last_are_remembered():
+    """Else a log that stays open would grow with every producer that ever was."""
+    rig = PumpRig()
+
+    def is_known(number: int, sequence: int) -> bool:
+        stamp = ProducerStamp(number.to_bytes(16), sequence)
+        return rig.ask_append(seal([b"a"], [0]), stamp=stamp).answer.duplicate
+
+    for number in range(PRODUCERS_MAX):
+        assert not is_known(number, 0)
+    assert not is_known(0, 1)
+    assert not is_known(PRODUCERS_MAX, 0)
+    assert [is_known(number, 0) for number in (0, 2, PRODUCERS_MAX)] == [True] * 3
+    assert not is_known(1, 0)
 
 
 @rule("W17")
