@@ -53,7 +53,7 @@ def test_of_many_producers_those_that_sent_last_are_remembered():
 
     def is_known(number: int, sequence: int) -> bool:
         stamp = ProducerStamp(number.to_bytes(16), sequence)
-        return rig.ask_append(seal([b"a"], [0]), stamp=stamp).answer.duplicate
+        return bool(rig.ask_append(seal([b"a"], [0]), stamp=stamp).answer.duplicate)
 
     for number in range(PRODUCERS_MAX):
         assert not is_known(number, 0)
