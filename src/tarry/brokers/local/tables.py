@@ -263,7 +263,7 @@ class Tables:
         made.deleted += [part.id for part in topic.partitions]
 
     def _retain(self, made: Changes) -> tuple[Trimmed, ...]:
-        now_ms = self._now_ms()
+        now_ms = self._clock.wall_ms()  # not that of a row, which a clock that was wrong for a moment may have marked
         found = [(part, self._trim(part, now_ms)) for part in self._catalog.partitions.values()]
         self._sequences.expire(self._db, now_ms)
         trims = tuple(_apply(part, trim) for part, trim in found if trim is not None)

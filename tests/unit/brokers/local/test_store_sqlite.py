@@ -1097,6 +1097,22 @@ async def test_what_a_producer_sent_is_forgotten_after_a_week_without_it(path: P
         assert not (await rig.append(part, b"a", sequence=1)).duplicate
 
 
+async def test_a_clock_that_was_wrong_for_a_moment_costs_no_message(path: Path) -> None:
+    clock = WallClock()
+    async with opened(make_sqlite, path, clock=clock) as rig:
+        (part,) = await rig.topic(retention_age=60.0)
+        await rig.append(part, b"a")
+        clock.wall += 3600 * 1000
+        await rig.append(part, b"b")
+        clock.wall -= 3599 * 1000
+        await rig.do(abc.Retain())
+        assert values_of(await rig.read(part)) == [b"a", b"b"]
+        clock.wall += 59 * 1000
+        await rig.do(abc.Retain())
+        assert values_of(await rig.read(part, 1)) == [b"b"]
+        assert [trim.log_start for trim in rig.listener.trims] == [1]
+
+
 async def test_producers_that_are_gone_leave_nothing_without_any_retention_either(path: Path) -> None:
     """A program that is started every minute is another producer each time; in one log that stays open, or in many."""
     clock = WallClock()
