@@ -20,6 +20,9 @@ from tarry.errors import DataError, LogBusy, LogFull, LogUnavailable, TarryError
 Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or what a test puts in its place."""
 
+FileId = tuple[int, int]
+"""Device and number: what tells a file from every other that its path may lead to later."""
+
 APPLICATION_ID: Final = 0x74617279  # "tary"
 VERSION: Final = 2
 MIGRATIONS: Final[dict[int, str]] = {
@@ -73,20 +76,25 @@ def open_writer(path: str, options: LogOptions, connect: Connect) -> sqlite3.Con
         raise
 
 
-def open_reader(path: str, connect: Connect) -> sqlite3.Connection:
-    """Open a connection that can only read (design 5.2: one connection writes and checkpoints). Blocks."""
+def open_reader(path: str, file: FileId, connect: Connect) -> sqlite3.Connection:
+    """Open a connection that can only read (design 5.2: one connection writes and checkpoints). Blocks.
+
+    Raises:
+        LogUnavailable: the path leads to another file than `file`; SQLite would make an empty one where there is none.
+    """
+    check_file(path, file)
     db = connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA query_only=ON")
     return db
 
 
-def identify_file(path: str) -> tuple[int, int]:
-    """What tells a file from every other that its path may lead to later."""
+def identify_file(path: str) -> FileId:
+    """Which file a path leads to now."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
 
-def check_file(path: str, identity: tuple[int, int]) -> None:
+def check_file(path: str, file: FileId) -> None:
     """Refuse a file that nobody will find: what is written to it would be gone with its last descriptor.
 
     SQLite asks for this itself, but not when it has a write-ahead file.
@@ -95,7 +103,7 @@ def check_file(path: str, identity: tuple[int, int]) -> None:
         LogUnavailable: the path leads to another file, or to none.
     """
     try:
-        is_there = identify_file(path) == identity
+        is_there = identify_file(path) == file
     except OSError as error:
         is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR)  # any other error proves nothing
     if not is_there:

@@ -14,7 +14,7 @@ from tarry._runtime.bridge import Post
 from tarry._runtime.threads import Pool, now
 from tarry._wire.batch import collect, decode, decode_batch
 from tarry.abc import PartitionId, Query
-from tarry.brokers.local.database import Connect, explain, open_reader
+from tarry.brokers.local.database import Connect, FileId, explain, open_reader
 from tarry.errors import DataError, LogUnavailable, TarryError, TopicNotFound
 from tarry.types import Offset, Origin, Position, RecordBatch, Run, Segment, TopicPartition
 
@@ -44,9 +44,12 @@ class Readers:
     """At most four reads at once, first come first served (S36), each on a connection that can only read.
 
     Everything but the reads themselves belongs to the loop; `oldest` and `retire` may come from the writer's.
+
+    `file`: which one it is, known once the writer has opened it and before the first read.
     """
 
     def __init__(self, path: str, connect: Connect, post: Post) -> None:
+        self.file: FileId | None = None
         self._path = path
         self._connect = connect
         self._pool = Pool("tarry-read", READERS_MAX, post)
@@ -100,7 +103,7 @@ class Readers:
         def call() -> Result:
             generation = self._generation
             self._running[number] = (now(), what)
-            db = self._idle.pop() if self._idle else open_reader(self._path, self._connect)
+            db = self._idle.pop() if self._idle else self._open()
             try:
                 result = work(db)
             except sqlite3.Error:
@@ -116,6 +119,10 @@ class Readers:
                 del self._running[number]
 
         self._pool.run(call, lambda result: done(self._ours(result) if isinstance(result, Exception) else result))
+
+    def _open(self) -> sqlite3.Connection:
+        assert self.file is not None
+        return open_reader(self._path, self.file, self._connect)
 
     def _give_back(self, db: sqlite3.Connection, generation: int) -> None:
         if generation == self._generation:

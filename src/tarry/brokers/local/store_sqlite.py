@@ -91,6 +91,7 @@ class SqliteStore:
             readers.close(lambda: None)
             lock.release()
             raise
+        readers.file = writer.file
         for state in writer.opened_with.topics:
             self._take_in(state)
         self._groups = dict(writer.opened_with.groups)

@@ -51,7 +51,7 @@ class Writer:
 
     Time: waits for a foreign write lock up to the busy limit.
 
-    `opened_with`: what the file held when it was opened.
+    `file`: which one it is. `opened_with`: what it held when it was opened.
 
     Args:
         reader: describes the oldest read of this process that is running (for the warning of `WriteAhead`).
@@ -82,7 +82,7 @@ class Writer:
         self._data_version = 0
         self._db = open_writer(path, options, connect)
         try:
-            self._file = identify_file(path)
+            self.file = identify_file(path)
             self._take_stock()
             self.opened_with = self._tables.content()
         except BaseException as error:
@@ -156,7 +156,7 @@ class Writer:
     def _transaction(self, entries: Sequence[_Entry]) -> Changes:
         """All entries in one transaction; they are settled when it is committed, and otherwise left as they are."""
         made = Changes()
-        check_file(self._path, self._file)
+        check_file(self._path, self.file)
         # The write lock first: a reader cannot become a writer without failing (K14).
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -248,7 +248,7 @@ class Writer:
         except sqlite3.Error as error:
             _logger.warning("%s: closing it after the failure: %s", self._path, error)
         try:
-            check_file(self._path, self._file)
+            check_file(self._path, self.file)
             self._db = open_writer(self._path, self._options, self._connect)
             self._wal.start_over(self._db)
             self._take_stock()

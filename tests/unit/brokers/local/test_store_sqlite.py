@@ -767,6 +767,23 @@ async def test_nothing_is_confirmed_that_nobody_will_find(path: Path, replaced: 
         assert values_of(await rig.read(part)) == [b"a"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_nothing_is_read_from_a_file_that_took_the_place_of_ours(path: Path, replaced: bool) -> None:
+    other = path.with_name("other.db")
+    for file, value in ((other, b"b"), (path, b"a")):
+        async with opened(make_sqlite, file) as rig:
+            (part,) = await rig.topic()
+            await rig.append(part, value)
+    async with opened(make_sqlite, path) as rig:
+        (part,) = (part.id for topic in rig.topics for part in topic.partitions)
+        path.unlink()
+        if replaced:
+            other.rename(path)
+        with pytest.raises(LogUnavailable, match="is gone"):
+            await rig.read(part, where="disk")
+        assert path.exists() == replaced
+
+
 async def test_a_file_that_vanished_is_not_made_anew(path: Path, faulty: FaultyDatabase) -> None:
     def vanish() -> sqlite3.Error:
         path.unlink()

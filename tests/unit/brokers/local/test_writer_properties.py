@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tarry import abc
 from tarry.brokers.local.committer import Content
-from tarry.brokers.local.database import open_reader
+from tarry.brokers.local.database import identify_file, open_reader
 from tarry.brokers.local.reader import _read
 from tarry.brokers.local.store_memory import MemoryStore
 from tarry.brokers.local.tables import Tables
@@ -97,7 +97,7 @@ def model_results(model: MemoryStore, jobs: list[abc.Job]) -> list[object]:
 
 def reread(path: Path, clock: WallClock) -> Content:
     """What the file says by itself."""
-    db = open_reader(str(path), sqlite3.connect)
+    db = open_reader(str(path), identify_file(str(path)), sqlite3.connect)
     try:
         return by_name(Tables(db, str(path), clock).content())
     finally:
@@ -110,7 +110,7 @@ def by_name(content: Content) -> Content:
 
 def runs_of(path: Path, partition: abc.PartitionId) -> bytes:
     """All retained records of a partition, as a reader finds them."""
-    db = open_reader(str(path), sqlite3.connect)
+    db = open_reader(str(path), identify_file(str(path)), sqlite3.connect)
     try:
         runs = _read(db, str(path), abc.Query(partition, Position(0), 100_000, 1 << 30))
     finally:
