@@ -190,6 +190,10 @@ class Errand(Generic[Result]):
         """What it returned, or raise what it raised. Blocks until it has ended."""
         return self._future.result()
 
+    def error(self) -> BaseException | None:
+        """What it raised, if it did. Blocks until it has ended."""
+        return self._future.exception()
+
     async def wait(self) -> Result:
         """The same without blocking the loop.
 

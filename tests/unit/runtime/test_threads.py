@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
 
-from tarry._runtime.threads import Pool, Worker, attempts, deliver
+from tarry._runtime.threads import Errand, Pool, Worker, attempts, deliver
 
 
 class Loop:
@@ -154,3 +155,37 @@ def test_a_pool_outlives_its_loop_without_crashing() -> None:
 def test_attempts_end_and_there_is_at_least_one() -> None:
     assert sum(1 for _ in attempts(0)) == 1
     assert sum(1 for _ in attempts(0.02)) > 1
+
+
+@pytest.mark.anyio
+async def test_an_errand_answers_whoever_asks_and_however() -> None:
+    done = Errand("e", divmod, 7, 2)
+    assert [await done.wait(), await done.wait(), done.result()] == [(3, 1)] * 3
+    assert done.error() is None
+    failed = Errand("e", divmod, 7, 0)
+    with pytest.raises(ZeroDivisionError):
+        await failed.wait()
+    assert isinstance(failed.error(), ZeroDivisionError)
+
+
+def test_an_errand_whose_waiter_asyncio_cancelled_is_done_all_the_same() -> None:
+    went_on, began = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return went_on.wait(10)
+
+    async def main() -> Errand[bool]:
+        errand = Errand("e", work)
+        waiter = asyncio.create_task(errand.wait())
+        await asyncio.sleep(0)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        return errand
+
+    errand = asyncio.run(main())
+    went_on.set()
+    assert errand.result()
+    assert began.is_set()
+    errand._thread.join()

@@ -220,7 +220,7 @@ class _Hosts:
 
 def _leave_entered(entering: Errand[Host]) -> None:
     """Leave a host that nobody waits for any more, once it was entered. Blocks."""
-    with suppress(Exception):  # the cancel goes before the reason why it could not be
+    if entering.error() is None:  # else the cancel goes before the reason why it could not be entered
         _hosts.leave(entering.result())
 
 

@@ -372,6 +372,18 @@ def test_asyncio_s_own_cancel_leaves_no_log_open(tmp_path: Path, turns: int) -> 
             thread.join(5)
 
 
+@rule("K16")
+def test_a_cancel_goes_before_the_reason_why_a_log_could_not_be_opened(tmp_path: Path) -> None:
+    async def main() -> None:
+        opening = asyncio.create_task(open_file(str(tmp_path), LogOptions()))  # a directory is no log
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(main())
+
+
 def change(path: Path, statement: str) -> None:
     """Change a file that nobody has open."""
     with closing(sqlite3.connect(path)) as db, db:
