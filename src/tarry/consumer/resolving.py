@@ -147,6 +147,7 @@ class Resolving:
         place = self._positions.get(partition)
         if place is None or not place.is_open:
             return None
+        epoch = place.epoch  # it moves when the place is closed, and then the answer comes too late
         try:
             if self._find is not None:
                 await self._find(partition)
@@ -157,7 +158,7 @@ class Resolving:
             if self._positions.get(partition) is place:
                 self._desk.unknown(partition, error)
         else:
-            self._begin(partition, place.epoch, resolved)
+            self._begin(partition, epoch, resolved)
         return None
 
     def _start_of(self, partition: TopicPartition) -> Start:

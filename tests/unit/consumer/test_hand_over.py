@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tarry import AutoCommit, PollOptions
+from tarry import AutoCommit, PollOptions, Start
 from tarry.consumer.consumer import Consumer
 from tarry.errors import (
     CapacityExceeded,
@@ -21,7 +22,7 @@ from tarry.errors import (
     StaleAssignment,
     TarryError,
 )
-from tarry.testing import delay, hold, refuse
+from tarry.testing import Call, CarryOut, delay, hold, refuse
 from tarry.types import Message, ShutdownReport, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, items, offsets, opened, owns, places, settled, start, take, take_all
@@ -298,6 +299,32 @@ class TestGivingUp:
                 await anyio.sleep(5)
                 await reading.cancel()
                 await second.shutdown()
+
+    @rule("C32", "C35")
+    @virtual(seeds=2)
+    async def test_a_start_that_is_found_too_late_gives_what_goes_neither_a_position_nor_a_gap(self) -> None:
+        async with opened(2) as rig:
+            answers = anyio.Event()
+
+            async def trimmed(_: Call, carry_out: CarryOut) -> object:
+                found = await carry_out()
+                await answers.wait()
+                return replace(found, position=0, log_start=5, log_end=5)
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(1.0)
+
+            rig.script.every("resolve", do=trimmed, where=lambda call: call.arguments["partition"] == P1)
+            async with rig.member(on_revoked=revoked, start=Start.next(on_gap="fail")) as first:
+                await anyio.sleep(0.1)
+                async with rig.member() as second:
+                    await anyio.sleep(0.1)
+                    answers.set()
+                    with anyio.move_on_after(0.5):
+                        await anext(first)
+                    assert first.position(P1) is None
+                    assert rig.reported("gap") == []
+                    assert await owns(second, 1) == {P1}
 
 
 class TestPollsEndEarly:
