@@ -170,8 +170,10 @@ class Host:
             raise
         finally:
             self.is_over = True
-            pump.close()
-            await store.aclose()
+            try:
+                pump.close()
+            finally:
+                await store.aclose()  # also when the pump is what died: another host is to have the file
 
 
 class _Hosts:
