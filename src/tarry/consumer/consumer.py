@@ -227,7 +227,8 @@ class Consumer(Bound, Generic[T]):
         Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
         its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
-        Called from a hook of this consumer it only begins, and the report is empty: the end waits for the hook.
+        Called from a hook of this consumer it only begins, and the report is empty. That hook is cut short at its next
+        wait, as any step of a rebalance is (K50), unless it is the last `on_revoked`, for which the end waits.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.

@@ -493,6 +493,23 @@ class TestHooks:
             assert report.committed == ({} if hook == "on_assigned" else {P0: 2})
             assert rig.reported("hook_cut_off") == []
 
+    @rule("K50", "K55")
+    @HOOKS
+    @virtual()
+    async def test_a_hook_that_shuts_its_consumer_down_is_cut_short_unless_it_is_the_last(self, hook: str) -> None:
+        async with opened() as rig:
+            done: list[str] = []
+
+            async def end(_: frozenset[TopicPartition]) -> None:
+                await consumer.shutdown()
+                await anyio.sleep(0.5)
+                done.append(hook)
+
+            consumer = rig.member(**{hook: end})
+            async with consumer:
+                await anyio.sleep(1.0)
+            assert done == ([] if hook == "on_assigned" else ["on_revoked"])
+
     @rule("K07", "K88")
     @HOOKS
     @virtual()
