@@ -178,10 +178,16 @@ class Membership:
             self._standing.settle()
 
     async def stay(self) -> None:
-        """Say that this member lives while it shuts down: what is finished meanwhile has to be stored, too."""
-        while True:
-            self._standing.touch()
-            await anyio.sleep(self._options.heartbeat_interval)
+        """Say that this member lives while it shuts down: what is finished meanwhile has to be stored, too.
+
+        An internal error ends this, and nothing else: there is enough that can be stored all the same.
+        """
+        try:
+            while True:
+                self._standing.touch()
+                await anyio.sleep(self._options.heartbeat_interval)
+        except Exception as error:  # noqa: BLE001
+            self._instruments.warn("consumer", "heartbeat_failed", f"{self._name}: no sign of life goes out: {error!r}")
 
     async def farewell(self) -> None:
         """Tell the application that everything goes, at shutdown; an error is logged, there is no reader any more."""
