@@ -43,6 +43,11 @@ class Place:
     is_open: bool = True
     paused: str | None = None
 
+    @property
+    def is_unresolved(self) -> bool:
+        """Its start rule has to be resolved."""
+        return self.fetch_at is None and self.is_open
+
 
 class Positions:
     """The places of one consumer."""
@@ -108,7 +113,7 @@ class Positions:
 
     def unresolved(self) -> list[TopicPartition]:
         """Open partitions whose start rule has to be resolved."""
-        return [partition for partition, place in self._places.items() if place.fetch_at is None and place.is_open]
+        return [partition for partition, place in self._places.items() if place.is_unresolved]
 
     def unplaced(self) -> list[TopicPartition]:
         """Partitions without a position, open or not."""

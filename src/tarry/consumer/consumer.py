@@ -9,7 +9,7 @@ what is in hand, marks and positions (`_core`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -123,6 +123,7 @@ class Consumer(Bound, Generic[T]):
         self._commit = commit
         self._commits_on_poll = commit.mode == "on_poll"
         self._options = options
+        self._end_s = max(options.drain_timeout, STORE_S_MIN)
         self._hooks = hooks
         self._instruments = instruments.part()
         self._advice = Advice(reads, commit, self._instruments)
@@ -226,7 +227,8 @@ class Consumer(Bound, Generic[T]):
         Called from another task it waits up to `drain_timeout` until the reader asks for its next message, which ends
         its loop. Called from the reading task itself, or when that has ended, it does not wait: the message in hand is
         unfinished and comes again. A second call returns the same report; on a consumer that never started it is empty.
-        Called from a hook of this consumer it only begins, and the report is empty: the end waits for the hook.
+        Called from a hook of this consumer it only begins, and the report is empty. That hook is cut short at its next
+        wait, as any step of a rebalance is (K50), unless it is the last `on_revoked`, for which the end waits.
 
         Cancellation: stops waiting for the reader; offsets are stored and the session is left all the same, within
         `drain_timeout`.
@@ -260,17 +262,16 @@ class Consumer(Bound, Generic[T]):
         return self._report
 
     async def _close(self) -> None:
-        rewound: dict[TopicPartition, int] = {}
+        rewound: Mapping[TopicPartition, int] = {}
         try:
-            deadline = anyio.current_time() + self._options.drain_timeout
-            await self._worker.stop(self._options.drain_timeout)
-            await self._wait_for_reader(deadline)
-            self._handing.note()
-            if self._membership is not None:
-                await self._membership.farewell()
-            rewound = await self._finish()
+            async with anyio.create_task_group() as tasks:
+                if self._membership is not None:
+                    tasks.start_soon(self._membership.stay)
+                rewound = await self._finish()
+                tasks.cancel_scope.cancel()
+            await self._leave()
         finally:
-            self._report = ShutdownReport(self._committed(), rewound, self._hand.unfinished())
+            self._report = ShutdownReport(self._committed(), dict(rewound), self._hand.unfinished())
             self._state = State.CLOSED
             self._left(self)
             self._closed.set()
@@ -289,23 +290,30 @@ class Consumer(Bound, Generic[T]):
                 with anyio.move_on_after(READER_LOOK_S):
                     await self._hurry.wait()
 
-    async def _finish(self) -> dict[TopicPartition, int]:
-        """Store the last word and leave; by how many messages stored offsets were brought back."""
-        limit_s = max(self._options.drain_timeout, STORE_S_MIN)
-        last = await self._storing.finish(list(self._positions), limit_s)
+    async def _finish(self) -> Mapping[TopicPartition, int]:
+        """Come to an end, and store the last word; by how many messages stored offsets were brought back."""
+        deadline = anyio.current_time() + self._options.drain_timeout
+        await self._worker.stop(self._options.drain_timeout)
+        await self._wait_for_reader(deadline)
+        self._handing.note()
+        if self._membership is not None:
+            await self._membership.farewell()
+        last = await self._storing.finish(list(self._positions), self._end_s)
         if last.cut_off:
-            self._advice.ended_unstored(last.cut_off, limit_s)
+            self._advice.ended_unstored(last.cut_off, self._end_s)
         if self._hand.messages and all(self._commits[partition].stored is None for partition in self._positions):
             self._advice.stored_nothing()
         if self._commits_on_poll:  # nobody else reads what was committed and lost (Q6)
             for lost in self._hand.lost(self._fetches.segments):
                 warn_possibly_lost(self._instruments, lost.origin.partition, lost.first, lost.last)
-        with anyio.move_on_after(limit_s):
+        return last.rewound
+
+    async def _leave(self) -> None:
+        with anyio.move_on_after(self._end_s):
             try:
                 await self._standing.session.leave()
             except TarryError as error:
                 self._instruments.emit("leave_failed", error=str(error))
-        return dict(last.rewound)
 
     # ------------------------------------------------------------------------------------------- reading
 

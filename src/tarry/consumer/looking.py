@@ -17,7 +17,7 @@ from tarry.consumer.membership import Membership
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import Storing
 from tarry.consumer.topics import Topics
-from tarry.consumer.traffic import Traffic
+from tarry.consumer.traffic import Traffic, aside
 from tarry.consumer.worker import Worker
 from tarry.errors import TarryError, TopicNotFound
 from tarry.instruments import Instruments
@@ -168,9 +168,10 @@ class Looking:
     ) -> tuple[Lag, HistoryId]:
         """How far the end is behind a position and behind a stored offset, and whose end that is."""
         upcoming, unstored = position or Position(0), Position(0) if stored is None else position_after(stored)
-        ahead = behind = await self._standing.session.resolve(partition, upcoming)
+        session = aside(self._standing.session)
+        ahead = behind = await session.resolve(partition, upcoming)
         if unstored != upcoming:
-            behind = await self._standing.session.resolve(partition, unstored)
+            behind = await session.resolve(partition, unstored)
         lag = Lag(
             ahead.log_end,
             position,

@@ -40,12 +40,15 @@ from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.consumer.storing import STORE_S_MIN, Storing
 from tarry.consumer.worker import Worker
-from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError
+from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError, TopicNotFound
 from tarry.instruments import Instruments
 from tarry.types import Offset, Origin, Ownership, TopicPartition
 
 CALM_S = 30.0
 """A member that lasted so long joins again at once when it is evicted."""
+
+_NOTHING = abc.Assignment(0, 0, {}, frozenset(), {})
+"""What there is to own when none of the topics exists."""
 
 Hook = Callable[[frozenset[TopicPartition]], object]
 """Called with the partitions that came or go; may be async."""
@@ -138,6 +141,7 @@ class Membership:
         self._tasks: anyio.abc.TaskGroup
         self._hook_lane = anyio.Lock()
         self._hook: object = None
+        self._told: dict[tuple[TopicPartition, Ownership], None] = {}  # what the application knows that it has
         self._patience = Patience(options.max_processing_time)
         self._store_s = max(options.drain_timeout, STORE_S_MIN)
         self._leaving: dict[TopicPartition, None] = {}
@@ -173,9 +177,21 @@ class Membership:
             self._standing.lease = None  # what is stored from now on is for the log to judge
             self._standing.settle()
 
+    async def stay(self) -> None:
+        """Say that this member lives while it shuts down: what is finished meanwhile has to be stored, too.
+
+        An internal error ends this, and nothing else: there is enough that can be stored all the same.
+        """
+        try:
+            while True:
+                self._standing.touch()
+                await anyio.sleep(self._options.heartbeat_interval)
+        except Exception as error:  # noqa: BLE001
+            self._instruments.warn("consumer", "heartbeat_failed", f"{self._name}: no sign of life goes out: {error!r}")
+
     async def farewell(self) -> None:
         """Tell the application that everything goes, at shutdown; an error is logged, there is no reader any more."""
-        error = await self._call(self._hooks.on_revoked, list(self._positions))
+        error = await self._call(self._hooks.on_revoked, list(dict.fromkeys(at for at, _ in self._told)))
         if error is not None:
             self._instruments.warn("consumer", "hook_failed", f"{self._name}: {error}")
 
@@ -302,6 +318,9 @@ class Membership:
         while True:
             try:
                 self._standing.session = await self._join()
+            except TopicNotFound:  # who had stayed a member would own nothing, until one is created again (K57)
+                self._noted(_NOTHING)
+                await anyio.sleep(refusals.pause())
             except TarryError as error:
                 await self._back_off(error, refusals)
             else:
@@ -324,7 +343,9 @@ class Membership:
         """Nothing of new partitions is delivered before the hook has run."""
         held = {partition: self._positions[partition].ownership for partition in self._positions}
         self._positions.assign(held | dict(new))
-        if self._hooks.on_assigned is not None:
+        if self._hooks.on_assigned is None:
+            self._note_told(new)
+        else:
             for partition in new:
                 self._positions.close(partition)
 
@@ -335,7 +356,9 @@ class Membership:
             self._tasks.start_soon(self._tell_assigned, new)
 
     async def _tell_assigned(self, new: Mapping[TopicPartition, Ownership]) -> None:
-        error = await self._call(self._hooks.on_assigned, list(new))
+        async with self._hook_lane:
+            self._note_told(new)
+            error = await self._call(self._hooks.on_assigned, list(new))
         for partition, ownership in new.items():
             if partition not in self._leaving:
                 self._positions.reopen(partition, ownership)
@@ -347,6 +370,7 @@ class Membership:
 
     def _lose(self, partitions: Sequence[TopicPartition]) -> None:
         """Without notice: nothing is stored for them any more (C35-C37, Q6)."""
+        lost = {partition: self._positions[partition].ownership for partition in partitions}
         if not self._keeps:
             self._reader.cut(partitions)
         self._warn_dropped(self._worker.committing.unread(partitions))
@@ -354,7 +378,7 @@ class Membership:
         self._reader.interrupt()
         self._instruments.emit("partitions_lost", partitions=tuple(partitions))
         if self._hooks.on_revoked is not None:
-            self._tasks.start_soon(self._tell_lost, partitions)
+            self._tasks.start_soon(self._tell_lost, lost)
 
     def _name_what_was_dropped(self) -> None:
         """What is being given up was cut, to be brought back by its last store, which nobody takes any more (Q6)."""
@@ -368,8 +392,8 @@ class Membership:
             if span is not None:
                 warn_possibly_lost(self._instruments, partition, *span)
 
-    async def _tell_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        error = await self._call(self._hooks.on_revoked, partitions)
+    async def _tell_lost(self, lost: Mapping[TopicPartition, Ownership]) -> None:
+        error = await self._tell_revoked(lost)
         if error is not None:
             self._worker.tell(error)
 
@@ -440,7 +464,7 @@ class Membership:
     async def _give_up(self, partitions: Sequence[TopicPartition], tenure: Tenure) -> None:
         """Hook, last store, release. The stored offset covers finished messages only (K32)."""
         mine = self._still(partitions, tenure)
-        error = await self._call(self._hooks.on_revoked, mine)
+        error = await self._tell_revoked({partition: tenure.owned[partition] for partition in mine})
         mine = self._still(mine, tenure)
         cut_off = await self._store(mine)
         mine = self._still(mine, tenure)
@@ -511,24 +535,45 @@ class Membership:
             _HOOK.reset(token)
             self._hook = None
 
+    def _note_told(self, new: Mapping[TopicPartition, Ownership]) -> None:
+        """The application is told of these now, and once more when they go."""
+        if self._hooks.on_revoked is not None:
+            self._told.update(dict.fromkeys(new.items()))
+
+    async def _tell_revoked(self, gone: Mapping[TopicPartition, Ownership]) -> RebalanceHookError | None:
+        """Once for each that the application was told of, in whatever way it goes; what went wrong.
+
+        A hook that a shutdown cuts short has not told it: it runs again at the end.
+        """
+        if self._hooks.on_revoked is None:
+            return None
+        async with self._hook_lane:
+            known = [held for held in gone.items() if held in self._told]
+            error = await self._call(self._hooks.on_revoked, [partition for partition, _ in known])
+            for held in known:
+                del self._told[held]
+        return error
+
     async def _call(self, hook: Hook | None, partitions: Sequence[TopicPartition]) -> RebalanceHookError | None:
-        """Run a hook; one that takes too long is cut off with a warning, an error is returned (K55, K88)."""
+        """Run a hook; one that takes too long is cut off with a warning, an error is returned (K55, K88).
+
+        Hooks run one at a time: while this consumer runs, whoever calls one holds the lane.
+        """
         if hook is None or not partitions:
             return None
         failure: BaseException | None = None
-        async with self._hook_lane:
-            with anyio.move_on_after(self._options.hook_timeout) as limit, self._hook_runs():
-                self._reader.interrupt()  # whoever reads may hold what the hook waits for
-                try:
-                    result = hook(frozenset(partitions))
-                    if isawaitable(result):
-                        await result
-                except Exception as error:  # noqa: BLE001  # it becomes the reader's error
-                    failure = error
-                except anyio.get_cancelled_exc_class() as error:
-                    if is_cancelled():
-                        raise
-                    failure = error  # what it waited for was cancelled, and not the hook
+        with anyio.move_on_after(self._options.hook_timeout) as limit, self._hook_runs():
+            self._reader.interrupt()  # whoever reads may hold what the hook waits for
+            try:
+                result = hook(frozenset(partitions))
+                if isawaitable(result):
+                    await result
+            except Exception as error:  # noqa: BLE001  # it becomes the reader's error
+                failure = error
+            except anyio.get_cancelled_exc_class() as error:
+                if is_cancelled():
+                    raise
+                failure = error  # what it waited for was cancelled, and not the hook
         name = getattr(hook, "__name__", repr(hook))
         if limit.cancelled_caught:
             self._instruments.warn(

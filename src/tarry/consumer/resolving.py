@@ -145,8 +145,9 @@ class Resolving:
     async def _resolve(self, partition: TopicPartition) -> TarryError | None:
         """Ask where a partition starts, and what is stored for it; why it was refused, if that may pass."""
         place = self._positions.get(partition)
-        if place is None or not place.is_open:
-            return None
+        if place is None or not place.is_unresolved:
+            return None  # it has a position by now: what is stored since then is not what was stored before
+        epoch = place.epoch  # it moves when the place is closed, and then the answer comes too late
         try:
             if self._find is not None:
                 await self._find(partition)
@@ -157,7 +158,7 @@ class Resolving:
             if self._positions.get(partition) is place:
                 self._desk.unknown(partition, error)
         else:
-            self._begin(partition, place.epoch, resolved)
+            self._begin(partition, epoch, resolved)
         return None
 
     def _start_of(self, partition: TopicPartition) -> Start:

@@ -98,10 +98,19 @@ class Traffic:
             self._refused[partition] = Refused(min(due, now), now)
 
 
+def aside(session: abc.Session) -> abc.Session:
+    """The session for what the application asks beside its reading: that says nothing about how reading gets on."""
+    return session.unobserved if isinstance(session, _Observed) else session
+
+
 class _Observed(abc.Session):
     def __init__(self, session: abc.Session, traffic: Traffic) -> None:
         self._session = session
         self._traffic = traffic
+
+    @property
+    def unobserved(self) -> abc.Session:
+        return self._session
 
     @property
     def assignment(self) -> abc.Assignment:

@@ -271,6 +271,24 @@ class TestEviction:
                     await consumer.store_offset(first[0])
                 assert await anext(consumer) is not None
 
+    @rule("C21", "K57")
+    @virtual(seeds=2)
+    async def test_an_evicted_member_outlasts_its_topic_as_one_does_that_stayed(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig:
+            rig.script.on("open_session", nth=2, do=delay(1.0))
+            async with rig.member(heartbeat_interval=1e3) as consumer:
+                await consumer.ready()
+                await anyio.sleep(2.5)
+                assert rig.reported("evicted")
+                await rig.client.delete_topic(T)
+                await anyio.sleep(1.5)
+                assert consumer.health().missing_topics == (T,)
+                await rig.client.create_topic(T, 1)
+                await rig.fill(P0, 1)
+                with anyio.fail_after(5.0):
+                    assert offsets(await take(consumer, 1)) == [0]
+                assert consumer.health().is_member
+
     @rule("C36", "K01")
     @virtual(seeds=3)
     async def test_a_committed_batch_is_delivered_also_when_the_partition_was_lost_meanwhile(self) -> None:

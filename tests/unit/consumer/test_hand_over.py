@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -11,10 +12,17 @@ from typing import Any
 import anyio
 import pytest
 
-from tarry import AutoCommit, PollOptions
+from tarry import AutoCommit, PollOptions, Start
 from tarry.consumer.consumer import Consumer
-from tarry.errors import NotReady, RebalanceHookError, StaleAssignment, TarryError
-from tarry.testing import delay, hold
+from tarry.errors import (
+    CapacityExceeded,
+    LogUnavailable,
+    NotReady,
+    RebalanceHookError,
+    StaleAssignment,
+    TarryError,
+)
+from tarry.testing import Call, CarryOut, delay, hold, refuse
 from tarry.types import Message, ShutdownReport, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, items, offsets, opened, owns, places, settled, start, take, take_all
@@ -292,6 +300,32 @@ class TestGivingUp:
                 await reading.cancel()
                 await second.shutdown()
 
+    @rule("C32", "C35")
+    @virtual(seeds=2)
+    async def test_a_start_that_is_found_too_late_gives_what_goes_neither_a_position_nor_a_gap(self) -> None:
+        async with opened(2) as rig:
+            answers = anyio.Event()
+
+            async def trimmed(_: Call, carry_out: CarryOut) -> object:
+                found = await carry_out()
+                await answers.wait()
+                return replace(found, position=0, log_start=5, log_end=5)
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(1.0)
+
+            rig.script.every("resolve", do=trimmed, where=lambda call: call.arguments["partition"] == P1)
+            async with rig.member(on_revoked=revoked, start=Start.next(on_gap="fail")) as first:
+                await anyio.sleep(0.1)
+                async with rig.member() as second:
+                    await anyio.sleep(0.1)
+                    answers.set()
+                    with anyio.move_on_after(0.5):
+                        await anext(first)
+                    assert first.position(P1) is None
+                    assert rig.reported("gap") == []
+                    assert await owns(second, 1) == {P1}
+
 
 class TestPollsEndEarly:
     @rule("K55")
@@ -459,6 +493,23 @@ class TestHooks:
             assert report.committed == ({} if hook == "on_assigned" else {P0: 2})
             assert rig.reported("hook_cut_off") == []
 
+    @rule("K50", "K55")
+    @HOOKS
+    @virtual()
+    async def test_a_hook_that_shuts_its_consumer_down_is_cut_short_unless_it_is_the_last(self, hook: str) -> None:
+        async with opened() as rig:
+            done: list[str] = []
+
+            async def end(_: frozenset[TopicPartition]) -> None:
+                await consumer.shutdown()
+                await anyio.sleep(0.5)
+                done.append(hook)
+
+            consumer = rig.member(**{hook: end})
+            async with consumer:
+                await anyio.sleep(1.0)
+            assert done == ([] if hook == "on_assigned" else ["on_revoked"])
+
     @rule("K07", "K88")
     @HOOKS
     @virtual()
@@ -522,8 +573,100 @@ class TestHooks:
                     (kept,) = first.assignment
                     assert first.position(kept) == 0
 
+    @rule("K55")
+    @virtual(seeds=2)
+    async def test_a_shutdown_in_a_hand_over_tells_nothing_twice(self) -> None:
+        async with opened(2) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            told: list[TopicPartition] = []
+            async with rig.member(on_revoked=told.extend, commit=AutoCommit.finished(60.0)) as first:
+                await take(first, 6)
+                await first.poll(max_wait=0.0)
+                rig.script.every("store_offset", do=delay(2.0))
+                second = await rig.member().__aenter__()
+                await anyio.sleep(1.0)
+                assert len(told) == 1  # its last store is out
+            assert sorted(told) == [P0, P1]
+            await second.shutdown()
+
+    @rule("K55", "C30")
+    @virtual(seeds=2)
+    async def test_an_eviction_in_a_hand_over_tells_nothing_twice(self) -> None:
+        async with opened(2, session_timeout=2.0) as rig:
+            await rig.fill(P0, 3)
+            await rig.fill(P1, 3)
+            told: list[TopicPartition] = []
+            options: dict[str, Any] = {"commit": AutoCommit.finished(60.0), "heartbeat_interval": 1e3}
+            async with rig.member(on_revoked=told.extend, **options) as first:
+                await take(first, 6)
+                await first.poll(max_wait=0.0)
+                rig.script.on("store_offset", nth=range(1, 100), do=refuse(CapacityExceeded("not now")))
+                async with rig.member(heartbeat_interval=0.5):
+                    await anyio.sleep(3.0)
+                    assert rig.reported("evicted")
+                    assert sorted(told) == [P0, P1]
+
+    @rule("K55")
+    @virtual(seeds=2)
+    async def test_on_revoked_is_told_only_of_what_on_assigned_was_told_of(self) -> None:
+        """The first hook outlasts the consumer, so the second one does not begin."""
+        async with opened(2) as rig, rig.member() as other:
+            told: list[tuple[str, frozenset[TopicPartition]]] = []
+
+            async def assigned(partitions: frozenset[TopicPartition]) -> None:
+                told.append(("assigned", partitions))
+                await anyio.sleep(5.0)
+
+            def revoked(partitions: frozenset[TopicPartition]) -> None:
+                told.append(("revoked", partitions))
+
+            async with rig.member(on_assigned=assigned, on_revoked=revoked) as first:
+                (early,) = await owns(first, 1)
+                await other.shutdown()
+                await owns(first, 2)
+            assert told == [("assigned", frozenset({early})), ("revoked", frozenset({early}))]
+
+    @rule("K55", "K50")
+    @virtual(seeds=2)
+    async def test_a_shutdown_tells_of_a_loss_that_was_not_told_to_its_end(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig:
+            told: list[frozenset[TopicPartition]] = []
+
+            async def revoked(partitions: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(1.0)
+                told.append(partitions)
+
+            async with rig.member(on_revoked=revoked, heartbeat_interval=1e3):
+                rig.script.every("open_session", do=refuse(LogUnavailable("away")))
+                await anyio.sleep(2.5)
+                assert rig.reported("evicted")
+                assert told == []
+            assert told == [frozenset({P0})]
+
 
 class TestStops:
+    @rule("K49")
+    @pytest.mark.parametrize("slow", ["body", "hook"])
+    @virtual(seeds=2)
+    async def test_a_member_whose_end_takes_longer_than_its_session_stays_one(self, slow: str) -> None:
+        """Else what is finished meanwhile could not be stored, and would come again."""
+        async with opened(1, session_timeout=5.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 3)
+            body_s, hook_s = (9.0, 0.0) if slow == "body" else (1.0, 9.0)
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(hook_s)
+
+            commit = AutoCommit.finished(60.0)
+            member = rig.member(commit=commit, drain_timeout=20.0, heartbeat_interval=1.0, on_revoked=revoked)
+            async with member:
+                start(tasks, partial(Log().read, "", member, body=body_s))
+                await anyio.sleep(0.5)
+                report = await member.shutdown()
+            assert report.committed == {P0: 0}
+            assert rig.group_stored(P0) == 0
+
     @rule("K50")
     @virtual(seeds=40)
     async def test_a_stop_in_the_middle_of_a_rebalance_ends_and_hands_everything_over(self, seed: int) -> None:

@@ -119,6 +119,21 @@ class TestWhileItRuns:
 
     @rule("K07")
     @virtual(seeds=2)
+    async def test_the_heartbeat_of_one_that_shuts_down_ends_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def touch(_: object) -> None:
+            raise BUG
+
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.member(commit=AutoCommit.finished(60.0)) as consumer:
+                await take(consumer, 3)
+                monkeypatch.setattr("tarry.testing.scripted.ScriptedSession.touch", touch)
+                assert (await consumer.shutdown()).committed == {P0: 1}
+            assert rig.reported("heartbeat_failed")
+            assert (await rig.client.group("crew")).members == ()
+
+    @rule("K07")
+    @virtual(seeds=2)
     async def test_who_was_parked_at_the_log(self) -> None:
         async with opened(2) as rig, rig.consumer() as consumer, anyio.create_task_group() as tasks:
             await consumer.ready()

@@ -134,6 +134,19 @@ class TestHealth:
                 assert consumer.health().ok
 
     @rule("K19")
+    @virtual(seeds=2)
+    async def test_what_the_application_asks_beside_does_not_hide_that_reading_is_refused(self) -> None:
+        async with opened() as rig, rig.consumer(heartbeat_interval=0.5) as consumer:
+            await consumer.ready()
+            rig.script.every("poll", do=refuse(LogUnavailable("away")))
+            await rig.fill(P0, 1)
+            for _ in range(8):
+                await anyio.sleep(1.0)
+                await consumer.lag()
+            assert not consumer.health().ok
+            assert consumer.health().silent_s > 5.0
+
+    @rule("K19")
     @virtual()
     async def test_slow_work_is_seen_and_is_not_ill(self) -> None:
         async with opened() as rig:

@@ -13,7 +13,7 @@ from tarry.errors import LogUnavailable
 from tarry.testing import Call, delay, hold, refuse
 from tarry.types import UNFENCED, Offset, Start, TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import NAME, P0, P1, Rig, T, offsets, opened, take
+from tests.unit.consumer.rig import NAME, P0, P1, Rig, T, offsets, opened, owns, take
 from tests.virtual import virtual
 
 QUICK = PollOptions(max_wait=0.5)
@@ -101,6 +101,26 @@ def _of(partition: TopicPartition) -> Callable[[Call], bool]:
 
 
 class TestWhatIsStored:
+    @rule("C62", "K48")
+    @virtual(seeds=2)
+    async def test_where_a_partition_was_found_to_begin_beside_a_round_that_round_does_not_look_again(self) -> None:
+        """By then a fetch has committed more: taken for what was stored before, it would never be brought back."""
+        last = TopicPartition(T, 17)
+        async with opened(18) as rig:
+            await rig.fill(last, 5)
+            answers = anyio.Event()
+            rig.script.every("resolve", do=hold(answers), where=lambda call: call.arguments["partition"].partition < 16)
+            async with rig.member(commit=AutoCommit.on_poll()) as first:
+                await anyio.sleep(1.0)
+                async with rig.member() as second:
+                    assert last in await owns(second, 9)
+                await owns(first, 18)
+                assert offsets(await take(first, 3)) == [0, 1, 2]
+                assert rig.group_stored(last) == 4
+                answers.set()
+                await anyio.sleep(1.0)
+            assert rig.group_stored(last) == 1
+
     @rule("C95")
     @virtual(seeds=2)
     async def test_a_running_consumer_goes_on_at_its_own_positions_when_the_log_loses_them(self) -> None:

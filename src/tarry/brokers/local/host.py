@@ -178,8 +178,10 @@ class Host:
             pump.failed(LogUnavailable(f"the log {self.path} is closed, since its thread died; connect again"))
             raise
         finally:
-            pump.close()
-            await store.aclose()
+            try:
+                pump.close()
+            finally:
+                await store.aclose()  # also when the pump is what died: another host is to have the file
 
 
 class _Hosts:

@@ -290,17 +290,19 @@ async def test_a_file_holds_what_a_poll_committed_and_its_one_next_is_served_onc
 
 @pytest.mark.anyio
 @rule("K07")
+@pytest.mark.parametrize("broken", [("tick",), ("tick", "close")])
 async def test_a_host_that_dies_tells_whoever_waits_and_another_one_takes_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broken: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: float) -> None:
+    def fail(*_: float) -> None:
         raise ZeroDivisionError("a mistake of ours")
 
     path = str(tmp_path / "orders.db")
     broker = await open_file(path, LogOptions())
     await broker.create_topic("orders", TopicOptions(partitions=1), exist_ok=False)
     session = await broker.open_session(ME, ["orders"], [])
-    monkeypatch.setattr(broker.pump, "tick", fail)
+    for name in broken:
+        monkeypatch.setattr(broker.pump, name, fail)
     for _ in ("it waits", "it comes later"):
         with anyio.fail_after(5), pytest.raises(LogUnavailable, match="closed"):
             await poll(session, max_wait=0.1)

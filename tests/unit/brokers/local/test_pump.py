@@ -1131,6 +1131,14 @@ class TestReadiness:
             rig.append(1, targets[5][0])
         assert calls.count("check_member") == 1
 
+    @rule("S55")
+    def test_nor_is_it_checked_more_often_by_a_poll_of_many(self):
+        rig = PumpRig(partitions=1000)
+        targets = [(TopicPartition(TOPIC, number), 0) for number in range(1000)]
+        with python_calls("polls.py") as calls:
+            rig.poll(*targets)
+        assert calls.count("check_member") == 2, "at admission and by its only probe"
+
     @rule("S56")
     def test_admission_evaluates_every_target(self):
         rig = PumpRig(partitions=1000)
