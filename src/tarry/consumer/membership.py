@@ -444,7 +444,7 @@ class Membership:
         for partition in held:
             self._positions.close(partition)
         self._reader.cut(held)
-        self._worker.forget(list(held), self._older_than(tenure))
+        self._drop_ahead(list(held), tenure)
         self._reader.interrupt()
         busy = [at for at in held if self._reader.holds(at) or self._worker.committing.is_out(at)]
         free = [at for at in partitions if at not in busy]
@@ -455,11 +455,20 @@ class Membership:
 
     async def _drain(self, partition: TopicPartition, tenure: Tenure, deadline: float) -> None:
         await self._worker.committing.recall(partition, anyio.current_time() + self._options.drain_timeout)
-        self._worker.forget([partition], self._older_than(tenure))
+        self._drop_ahead([partition], tenure)
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], tenure))
         await self._reader.settled(partition, deadline)
         await self._give_up([partition], tenure)
+
+    def _drop_ahead(self, partitions: Sequence[TopicPartition], tenure: Tenure) -> None:
+        """What was fetched ahead of these goes; committed, it is brought back before anything else is committed (K01).
+
+        Their last store does that too, but it waits for a hook.
+        """
+        self._worker.forget(partitions, self._older_than(tenure))
+        for partition in partitions:
+            self._worker.committing.leave_unread(partition)
 
     async def _give_up(self, partitions: Sequence[TopicPartition], tenure: Tenure) -> None:
         """Hook, last store, release. The stored offset covers finished messages only (K32)."""

@@ -22,7 +22,7 @@ from tarry.errors import (
     StaleAssignment,
     TarryError,
 )
-from tarry.testing import Call, CarryOut, delay, hold, refuse
+from tarry.testing import Call, CarryOut, delay, hold, lose_reply, refuse
 from tarry.types import Message, ShutdownReport, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, items, offsets, opened, owns, places, settled, start, take, take_all
@@ -298,6 +298,42 @@ class TestGivingUp:
                 reading = start(tasks, lambda: anext(first))
                 await anyio.sleep(5)
                 await reading.cancel()
+                await second.shutdown()
+
+    @rule("K01", "C61")
+    @virtual(seeds=3)
+    async def test_what_was_dropped_is_brought_back_before_the_next_commit_and_not_behind_the_hook(self) -> None:
+        """The hook takes its time: a kill meanwhile must not find two batches committed and not served."""
+
+        def is_about(call: Call, partition: TopicPartition) -> bool:
+            return call.arguments["targets"][0].partition == partition
+
+        async with opened(2) as rig, anyio.create_task_group() as tasks:
+            held: list[int | None] = []
+
+            async def note(_: Call, carry_out: CarryOut) -> object:
+                held.append(rig.group_stored(P1))
+                return await carry_out()
+
+            async def revoked(_: frozenset[TopicPartition]) -> None:
+                await anyio.sleep(2.0)
+
+            rig.script.on("poll", do=lose_reply(), where=lambda call: is_about(call, P1))
+            rig.script.on(
+                "poll", nth=range(2, 1000), do=refuse(LogUnavailable("away")), where=lambda c: is_about(c, P1)
+            )
+            rig.script.every("poll", do=note, where=lambda call: is_about(call, P0))
+            await rig.fill(P1, 3)
+            async with rig.member(commit=ON_POLL, on_revoked=revoked) as first:
+                reading = start(tasks, lambda: anext(first))
+                await anyio.sleep(0.5)
+                assert rig.group_stored(P1) == 2
+                second = await rig.member(commit=ON_POLL).__aenter__()
+                await rig.fill(P0, 1)
+                await reading.done.wait()
+                assert reading.result.topic_partition == P0
+                assert held == [None]
+                assert await owns(second, 1) == {P1}
                 await second.shutdown()
 
     @rule("C32", "C35")
