@@ -25,7 +25,7 @@ from tarry._core.stopped import Stopped
 from tarry._runtime.retry import may_pass
 from tarry.consumer.lanes import ProgressLanes
 from tarry.consumer.watching import Watching
-from tarry.errors import FencedError, OutcomeUnknown, TarryError
+from tarry.errors import OutcomeUnknown, TarryError
 from tarry.types import Offset, Ownership, TopicPartition
 
 
@@ -215,7 +215,7 @@ class Committing:
         """It is tried again, or left if that is not expected to help; a `poll` that waits is over."""
         self._desk.refused(error, self._refusals)
         self._watching.end_asked()
-        if not (may_pass(error) or isinstance(error, FencedError)):  # who was fenced loses it, and names it
+        if not may_pass(error):
             self._unread.update(dict.fromkeys(self.unread([partition]), False))
             self._fetches.leave(partition)
         await self._watching.pause("fetching", self._refusals.pause())

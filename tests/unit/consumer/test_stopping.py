@@ -346,6 +346,22 @@ class TestAlone:
                 found = await items(consumer, 3)
                 assert offsets([each for each in found if isinstance(each, Message)]) == [0]
 
+    @rule("K57", "C109")
+    @virtual(seeds=2)
+    async def test_what_is_stopped_is_not_on_its_way_whoever_says_that_there_is_more_of_it(self) -> None:
+        """An answer may come behind the stop; nobody is asked for it, and so nobody has to wait for it."""
+        async with opened(2) as rig:
+            await rig.fill(P0, 1)
+            rig.script.every("poll", do=refuse(BAD), where=names_p0)
+            async with rig.consumer() as consumer:
+                assert await items(consumer, 1) == [BAD]
+                await anyio.sleep(SIX_S)
+                assert consumer.health().stopped.keys() == {P0}
+                consumer._fetches.ready(P0)
+                begun = anyio.current_time()
+                assert await consumer.poll(max_wait=0.5) == []
+                assert anyio.current_time() == pytest.approx(begun + 0.5, abs=0.01)
+
 
 class TestLogAway:
     @rule("C92", "K57")
@@ -496,7 +512,9 @@ class TestHandOver:
                 (leaving,) = [at for at in (P0, P1) if not consumer._positions[at].is_open]
                 consumer._worker._unknown(leaving, TopicNotFound("gone"))  # a look-up of its leader was still out
                 before = len(rig.calls("poll"))
-                await anyio.sleep(5.0)
+                await anyio.sleep(4.0)
+                await rig.append(P0 if leaving == P1 else P1, b"")  # ends the poll of the only one that is read
+                await anyio.sleep(1.0)
                 assert leaving not in named(rig.calls("poll")[before:])
             await owns(second, 2)
             await second.shutdown()
