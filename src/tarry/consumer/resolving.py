@@ -148,9 +148,9 @@ class Resolving:
         if place is None or not place.is_open:
             return None
         try:
-            if self._find is not None:
-                await self._find(partition)
             resolved = await self._standing.session.resolve(partition, self._start_of(partition))
+            if self._find is not None:  # last: of a topic that is created anew meanwhile a fetch tells, and both go
+                await self._find(partition)
         except TarryError as error:
             if not is_lasting(error):
                 return error
