@@ -85,14 +85,22 @@ class Gathering(Generic[T]):
             if in_doubt and demand.over:
                 return Batch((), "rebalance", self._lists.read)
             if await self._worker.left_dead_end():
-                self._ask(demand)
                 continue
-            with anyio.CancelScope(deadline=demand.deadline + abc.REQUEST_GRACE) as limit:
-                await self._arrival()
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            if limit.cancelled_caught:
-                demand.over = True
+            await self._hear(demand)
         return Batch((), "drain", self._lists.read)
+
+    async def _hear(self, demand: Demand) -> None:
+        """Until there is news, or the time is over: with enough at hand only the end of a doubt is waited for."""
+        grace_s = 0.0
+        if not self._fetches.enough(demand):
+            grace_s = abc.REQUEST_GRACE
+            if self._fetches.demand is None:  # it began at a dead end
+                self._ask(demand)
+        with anyio.CancelScope(deadline=demand.deadline + grace_s) as limit:
+            await self._arrival()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if limit.cancelled_caught:
+            demand.over = True
 
     def _cut(self, demand: Demand) -> Batch[T]:
         self.is_interrupted = False

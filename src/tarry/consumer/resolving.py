@@ -149,9 +149,9 @@ class Resolving:
             return None  # it has a position by now: what is stored since then is not what was stored before
         epoch = place.epoch  # it moves when the place is closed, and then the answer comes too late
         try:
-            if self._find is not None:
-                await self._find(partition)
             resolved = await self._standing.session.resolve(partition, self._start_of(partition))
+            if self._find is not None:  # last: of a topic that is created anew meanwhile a fetch tells, and both go
+                await self._find(partition)
         except TarryError as error:
             if not is_lasting(error):
                 return error

@@ -105,6 +105,26 @@ class TestBeforeTheLogHasSaid:
                 assert storing.outcome == "returned"
                 assert rig.group_stored(P0) == 3
 
+    @rule("K18", "K89")
+    @virtual(seeds=3)
+    async def test_a_poll_that_could_have_enough_ends_with_its_wait(self) -> None:
+        """It asked nobody, since enough was fetched already: it lasted 10 s longer."""
+        async with opened(1, session_timeout=1.0) as rig:
+            await rig.fill(P0, 20)
+            answered = anyio.Event()
+            rig.script.on("release", do=hold(answered))
+            async with rig.member(**CASE) as consumer:
+                assert offsets(await consumer.poll(count=3)) == [0, 1, 2]
+                await anyio.sleep(0.1)
+                block_and_stand(consumer, 3.0)
+                await anyio.sleep(0.1)
+                with anyio.fail_after(2.0):
+                    batch = await consumer.poll(max_wait=1.0)
+                assert (offsets(batch), batch.reason) == ([], "rebalance")
+                answered.set()
+                await anyio.sleep(0.1)
+                assert offsets(await consumer.poll(count=3)) == [3, 4, 5]
+
     @rule("K18", "C91")
     @virtual(seeds=2)
     async def test_who_waits_hears_of_it_when_it_says_nothing_for_long(self) -> None:

@@ -346,22 +346,6 @@ class TestAlone:
                 found = await items(consumer, 3)
                 assert offsets([each for each in found if isinstance(each, Message)]) == [0]
 
-    @rule("K57", "C109")
-    @virtual(seeds=2)
-    async def test_what_is_stopped_is_not_on_its_way_whoever_says_that_there_is_more_of_it(self) -> None:
-        """An answer may come behind the stop; nobody is asked for it, and so nobody has to wait for it."""
-        async with opened(2) as rig:
-            await rig.fill(P0, 1)
-            rig.script.every("poll", do=refuse(BAD), where=names_p0)
-            async with rig.consumer() as consumer:
-                assert await items(consumer, 1) == [BAD]
-                await anyio.sleep(SIX_S)
-                assert consumer.health().stopped.keys() == {P0}
-                consumer._fetches.ready(P0)
-                begun = anyio.current_time()
-                assert await consumer.poll(max_wait=0.5) == []
-                assert anyio.current_time() == pytest.approx(begun + 0.5, abs=0.01)
-
 
 class TestLogAway:
     @rule("C92", "K57")

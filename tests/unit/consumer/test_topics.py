@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from tarry.errors import ConfigError, DataError, LogUnavailable, NotReady, Offse
 from tarry.testing import delay, hold, lose_reply, refuse
 from tarry.types import Message, RecordBatch, Start, TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import P0, Rig, items, offsets, opened, start, take, take_all
+from tests.unit.consumer.rig import P0, Rig, T, items, offsets, opened, start, take, take_all
 from tests.virtual import virtual
 
 A0, B0, B1 = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)
@@ -380,3 +381,45 @@ async def test_a_poll_at_a_dead_end_gives_out_the_few_that_there_are(commit: Aut
             assert (offsets(batch), batch.reason) == ([1, 2, 3], "error")
             with pytest.raises(TopicNotFound):
                 await consumer.poll(min_count=10, max_wait=5.0)
+
+
+@rule("K57", "K01")
+@virtual(seeds=2)
+async def test_what_was_stored_for_the_topic_before_is_not_taken_for_that_of_a_new_one() -> None:
+    """It is created anew between the two look-ups of a start; the end brought back to an offset of the old one."""
+    async with opened() as rig:
+        await rig.fill(P0, 5)
+        async with rig.consumer() as consumer:
+            *_, last = await take(consumer, 5)
+            await consumer.store_offset(last)
+        gate = anyio.Event()
+        rig.script.on("resolve", do=hold(gate))
+        async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+            await anyio.sleep(0.1)
+            await rig.log.delete_topic(T)
+            await create(rig, T)
+            await rig.fill(P0, 9)
+            gate.set()
+            given: list[int] = []
+            while not given:
+                with suppress(TopicNotFound):
+                    given = offsets(await consumer.poll(count=3))
+            assert given == [0, 1, 2]
+        assert rig.stored(P0) is None
+
+
+@rule("K57", "K89")
+@virtual(seeds=3)
+async def test_a_poll_that_begins_as_a_dead_end_ends_does_not_outlast_its_wait() -> None:
+    """It began with nobody to ask, and asked nobody later either: it lasted 10 s longer."""
+    async with opened(3) as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        for lead in range(12):
+            await rig.log.delete_topic(T)
+            with pytest.raises(TopicNotFound):
+                await consumer.poll(max_wait=1.0)
+            await create(rig, T, 3)
+            for _ in range(lead):
+                await anyio.lowlevel.checkpoint()
+            with anyio.fail_after(1.0), suppress(TopicNotFound):
+                assert offsets(await consumer.poll(max_wait=0.5)) == []

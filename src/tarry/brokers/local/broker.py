@@ -18,7 +18,7 @@ from tarry.brokers.local.probes import Limits, WaitTerms
 from tarry.brokers.local.pump import Pump
 from tarry.brokers.local.standings import Standing
 from tarry.config import TopicOptions
-from tarry.errors import LogUnavailable, OutcomeUnknown
+from tarry.errors import LogUnavailable, NotAMember, OutcomeUnknown
 from tarry.types import (
     GroupInfo,
     HistoryId,
@@ -122,7 +122,7 @@ class LocalBroker:
 
 
 class LocalSession:
-    """See `abc.Session`: a standalone consumer's standing. `left` is called once it leaves by itself."""
+    """See `abc.Session`: a standalone consumer's standing. `left` is called once it is over."""
 
     def __init__(
         self,
@@ -242,6 +242,14 @@ class GroupSession(LocalSession):
     def session_timeout(self) -> float | None:
         """See `abc.Session`."""
         return self._pump.groups.session_timeout
+
+    async def changed(self, version: int) -> abc.Assignment:
+        """See `abc.Session`; a member that is told of its end joins anew, and does not leave what is over."""
+        try:
+            return await super().changed(version)
+        except NotAMember:
+            self._left(self)
+            raise
 
     async def release(self, partitions: Sequence[TopicPartition]) -> None:
         """See `abc.Session`; they may be somebody else's before a cancel arrives."""

@@ -113,6 +113,20 @@ async def test_a_session_that_is_not_touched_lapses_and_one_that_is_lives():
         tasks.cancel_scope.cancel()
 
 
+@virtual()
+@rule("C21", "C30")
+async def test_a_session_that_lapsed_is_not_kept_once_its_member_knows():
+    """Who is evicted again and again joins anew each time, and leaves none of them."""
+    async with memory_log(session_timeout=1.0) as broker:
+        for _ in range(3):
+            lapsed = await join(broker)
+            with pytest.raises(NotAMember, match="not heard of for 1 s"):
+                while True:
+                    await lapsed.changed(lapsed.assignment.version)
+        await join(broker)
+        assert len(broker._sessions) == 1
+
+
 @virtual(seeds=3)
 @rule("S68")
 async def test_a_partition_that_is_not_given_up_is_taken():
