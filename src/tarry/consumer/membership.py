@@ -455,7 +455,7 @@ class Membership:
 
     async def _drain(self, partition: TopicPartition, tenure: Tenure, deadline: float) -> None:
         await self._worker.committing.recall(partition, anyio.current_time() + self._options.drain_timeout)
-        self._drop_ahead([partition], tenure)
+        self._drop_ahead(self._still([partition], tenure), tenure)  # if it was lost, what came back is delivered (C37)
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], tenure))
         await self._reader.settled(partition, deadline)
