@@ -38,7 +38,7 @@ from tarry._runtime.tasks import is_cancelled
 from tarry.config import ConsumerOptions
 from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
-from tarry.consumer.storing import STORE_S_MIN, Storing
+from tarry.consumer.storing import STORE_S_MIN, LastWord, Storing
 from tarry.consumer.worker import Worker
 from tarry.errors import FencedError, NotAMember, RebalanceHookError, TarryError, TopicNotFound
 from tarry.instruments import Instruments
@@ -455,7 +455,7 @@ class Membership:
 
     async def _drain(self, partition: TopicPartition, tenure: Tenure, deadline: float) -> None:
         await self._worker.committing.recall(partition, anyio.current_time() + self._options.drain_timeout)
-        self._drop_ahead([partition], tenure)
+        self._drop_ahead(self._still([partition], tenure), tenure)  # if it was lost, what came back is delivered (C37)
         if self._keeps:  # what is in hand may outlast the log's patience; what was dropped must not be lost with it
             await self._store(self._still([partition], tenure))
         await self._reader.settled(partition, deadline)
@@ -475,9 +475,10 @@ class Membership:
         mine = self._still(partitions, tenure)
         error = await self._tell_revoked({partition: tenure.owned[partition] for partition in mine})
         mine = self._still(mine, tenure)
-        cut_off = await self._store(mine)
+        last = await self._store(mine)
         mine = self._still(mine, tenure)
-        self._warn_unstored([partition for partition in cut_off if partition in mine])
+        self._warn_unstored([partition for partition in last.cut_off if partition in mine])
+        self._warn_dropped(partition for partition in last.refused if partition in mine)
         self._drop(mine, self._older_than(tenure))
         if await self._release(partitions, tenure):
             for partition in partitions:
@@ -500,10 +501,9 @@ class Membership:
     def _is_over(self, tenure: Tenure) -> bool:
         return tenure.session is not self._standing.session or not self.is_member
 
-    async def _store(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """The last stores; for which partitions they did not come through in time."""
-        last = await self._storing.finish(partitions, self._store_s)
-        return last.cut_off
+    async def _store(self, partitions: Sequence[TopicPartition]) -> LastWord:
+        """The last stores, and what became of them."""
+        return await self._storing.finish(partitions, self._store_s)
 
     def _warn_unstored(self, partitions: Sequence[TopicPartition]) -> None:
         """These are released though the log did not take their last store; name what is skipped for it (Q6)."""

@@ -146,12 +146,12 @@ class Resolving:
         """Ask where a partition starts, and what is stored for it; why it was refused, if that may pass."""
         place = self._positions.get(partition)
         if place is None or not place.is_unresolved:
-            return None  # it has a position by now: what is stored since then is not what was stored before
+            return None
         epoch = place.epoch  # it moves when the place is closed, and then the answer comes too late
         try:
             resolved = await self._standing.session.resolve(partition, self._start_of(partition))
-            if self._find is not None:  # last: of a topic that is created anew meanwhile a fetch tells, and both go
-                await self._find(partition)
+            if self._find is not None and self._is_wanted(partition, epoch):
+                await self._find(partition)  # last: of a topic that is made anew meanwhile a fetch tells, and both go
         except TarryError as error:
             if not is_lasting(error):
                 return error
@@ -160,6 +160,14 @@ class Resolving:
         else:
             self._begin(partition, epoch, resolved)
         return None
+
+    def _is_wanted(self, partition: TopicPartition, epoch: int) -> bool:
+        """It has no position yet; else what is stored is not what was stored before, and nobody may take it for that.
+
+        One that came while a round was under way may be asked about by that round, and beside it (`_take_in`).
+        """
+        place = self._positions.get(partition)
+        return place is not None and place.epoch == epoch and place.is_unresolved
 
     def _start_of(self, partition: TopicPartition) -> Start:
         """What came while this consumer or its group was there had been written for it (K56)."""

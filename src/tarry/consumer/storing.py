@@ -50,10 +50,12 @@ class LastWord:
     Args:
         rewound: by how many messages a stored offset was brought back, where it was.
         cut_off: which should have been stored and did not come through in time.
+        refused: which the log refused for good.
     """
 
     rewound: Mapping[TopicPartition, int]
     cut_off: Sequence[TopicPartition]
+    refused: Sequence[TopicPartition]
 
 
 class Storing:
@@ -174,10 +176,14 @@ class Storing:
         """
         pending = {partition: self._while_held(partition, self._commits.final) for partition in partitions}
         rewound: dict[TopicPartition, int] = {}
+        refused: list[TopicPartition] = []
 
         async def finish(partition: TopicPartition, decide: Decide) -> None:
             back = await self._finish(partition, decide)
-            rewound.update({partition: back} if back else {})
+            if back is None:
+                refused.append(partition)
+            elif back:
+                rewound[partition] = back
             del pending[partition]
 
         with anyio.move_on_after(within_s):
@@ -186,10 +192,11 @@ class Storing:
                     tasks.start_soon(finish, partition, decide)
             for partition in partitions:  # what is being stored by hand at this moment is let through (C66)
                 await self.lanes.passed(partition)
-        return LastWord(rewound, [partition for partition, decide in pending.items() if decide(partition) is not None])
+        cut_off = [partition for partition, decide in pending.items() if decide(partition) is not None]
+        return LastWord(rewound, cut_off, refused)
 
-    async def _finish(self, partition: TopicPartition, decide: Decide) -> int:
-        """One final store; by how many messages the offset was brought back."""
+    async def _finish(self, partition: TopicPartition, decide: Decide) -> int | None:
+        """One final store; by how many messages the offset was brought back, None when it was refused for good."""
         backoff = Backoff(random=self._random)
         while True:
             try:
@@ -197,7 +204,7 @@ class Storing:
             except TarryError as error:
                 if not may_pass(error):
                     self._failed(partition, error, "the next start begins where it is stored now")
-                    return 0
+                    return None
             await anyio.sleep(backoff.next())
 
     async def _try(self, partition: TopicPartition, decide: Decide, consequence: str) -> TarryError | None:

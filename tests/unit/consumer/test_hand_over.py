@@ -336,6 +336,25 @@ class TestGivingUp:
                 assert await owns(second, 1) == {P1}
                 await second.shutdown()
 
+    @rule("C30", "C37", "K07")
+    @virtual(seeds=3)
+    async def test_a_committing_fetch_that_outlasts_its_hand_over_and_the_membership_is_delivered(self) -> None:
+        """The partition is lost by then: there is nothing to bring back, and nobody else to read it."""
+        async with opened(2, session_timeout=2.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P1, 3)
+            rig.script.on("poll", do=delay(4.0, reply=True), where=lambda c: c.arguments["targets"][0].partition == P1)
+            rig.script.on("open_session", nth=3, do=hold(anyio.Event()))
+            async with rig.member(commit=ON_POLL, heartbeat_interval=1e3) as first:
+                reading = start(tasks, partial(take, first, 3))
+                await anyio.sleep(0.5)
+                async with rig.member(commit=ON_POLL, heartbeat_interval=0.5) as second:
+                    assert await owns(second, 2) == {P0, P1}
+                    assert rig.reported("evicted")
+                    await anyio.sleep(3.0)
+                    assert reading.outcome == "returned"
+                    assert places(reading.result) == [(1, 0), (1, 1), (1, 2)]
+                await reading.cancel()
+
     @rule("C32", "C35")
     @virtual(seeds=2)
     async def test_a_start_that_is_found_too_late_gives_what_goes_neither_a_position_nor_a_gap(self) -> None:

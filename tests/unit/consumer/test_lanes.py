@@ -495,6 +495,25 @@ class TestHandOver:
                 assert named == [(P1, 0, 4)]
                 await second.shutdown()
 
+    @rule("C36")
+    @virtual(seeds=3)
+    async def test_what_is_skipped_since_the_partition_was_taken_before_it_was_brought_back_is_named_once(self) -> None:
+        """Its last store is refused for good, then: the log has given the partition to somebody else."""
+        async with opened(2, rebalance_timeout=2.0) as rig:
+            await rig.fill(P0, 5)
+            await rig.fill(P1, 5)
+            async with rig.member(commit=AutoCommit.on_poll(), drain_timeout=10.0) as first:
+                assert places(await take(first, 7))[-1] == (1, 1)
+                rig.script.every("store_offset", do=refuse(LogBusy("locked")), where=lambda call: call.at < 4.0)
+                async with rig.member() as second:
+                    assert await owns(second, 1) == {P1}
+                    assert await owns(first, 1, within=15.0) == {P0}
+                    assert rig.group_stored(P1) == 4
+                    lost = [
+                        (event["partition"], event["first"], event["last"]) for event in rig.reported("possibly_lost")
+                    ]
+                    assert lost == [(P1, 1, 4)]
+
     @rule("C101")
     @virtual(seeds=3)
     async def test_one_that_has_nothing_to_store_is_not_named(self) -> None:

@@ -10,7 +10,7 @@ import anyio
 from tarry import abc
 from tarry.config import AutoCommit, PollOptions
 from tarry.errors import LogUnavailable
-from tarry.testing import Call, delay, hold, refuse
+from tarry.testing import Call, CarryOut, delay, hold, refuse
 from tarry.types import UNFENCED, Offset, Start, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import NAME, P0, P1, Rig, T, offsets, opened, owns, take
@@ -119,6 +119,35 @@ class TestWhatIsStored:
                 assert rig.group_stored(last) == 4
                 answers.set()
                 await anyio.sleep(1.0)
+            assert rig.group_stored(last) == 1
+
+    @rule("C62", "K48")
+    @virtual(seeds=2)
+    async def test_of_two_that_look_a_start_up_at_once_the_later_one_does_not_ask_what_is_stored(self) -> None:
+        """One beside the round, and the round itself, which was about to; by then a fetch has committed more."""
+        last = TopicPartition(T, 17)
+        async with opened(18) as rig:
+            await rig.fill(last, 5)
+            answers = anyio.Event()
+
+            async def look(_: Call, carry_out: CarryOut) -> object:
+                seconds = 2.0 if answers.is_set() else 0.5
+                found = await carry_out()
+                await anyio.sleep(seconds)
+                return found
+
+            rig.script.every("resolve", do=hold(answers), where=lambda call: call.arguments["partition"].partition < 16)
+            rig.script.every("resolve", do=look, where=_of(last))
+            async with rig.member(commit=AutoCommit.on_poll()) as first:
+                await anyio.sleep(1.0)
+                async with rig.member() as second:
+                    assert last in await owns(second, 9)
+                await owns(first, 18)
+                await anyio.sleep(0.1)
+                answers.set()
+                assert offsets(await take(first, 3)) == [0, 1, 2]
+                assert rig.group_stored(last) == 4
+                await anyio.sleep(3.0)
             assert rig.group_stored(last) == 1
 
     @rule("C95")

@@ -58,7 +58,8 @@ class FileLock:
         if descriptor is not None:
             with suppress(OSError):  # a disk that fails: whoever reads a name there finds that it holds no lock
                 os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+            with suppress(OSError):  # it complains about what was written; the descriptor is gone all the same
+                os.close(descriptor)
 
     def _name_holder(self) -> None:
         assert self._descriptor is not None

@@ -82,8 +82,8 @@ class Readers:
     def retire(self) -> None:
         """Close all connections, those in use when their read ends: the file is about to be opened again."""
         self._generation += 1
-        while self._idle:
-            self._idle.pop().close()
+        while (db := self._take_idle()) is not None:
+            db.close()
 
     def close(self, closed: Callable[[], None]) -> None:
         """Let every read answer, close all connections, end the threads, then call `closed`."""
@@ -103,22 +103,35 @@ class Readers:
         def call() -> Result:
             generation = self._generation
             self._running[number] = (now(), what)
-            db = self._idle.pop() if self._idle else self._open()
             try:
-                result = work(db)
-            except sqlite3.Error:
-                db.close()
-                raise
-            except BaseException:
-                self._give_back(db, generation)
-                raise
-            else:
-                self._give_back(db, generation)
-                return result
+                return self._read_with(self._take_idle() or self._open(), generation, work)
             finally:
                 del self._running[number]
 
         self._pool.run(call, lambda result: done(self._ours(result) if isinstance(result, Exception) else result))
+
+    def _read_with(
+        self, db: sqlite3.Connection, generation: int, work: Callable[[sqlite3.Connection], Result]
+    ) -> Result:
+        """Read, and keep the connection for the next read unless it failed."""
+        try:
+            result = work(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        except BaseException:
+            self._give_back(db, generation)
+            raise
+        else:
+            self._give_back(db, generation)
+            return result
+
+    def _take_idle(self) -> sqlite3.Connection | None:
+        """A connection that nobody uses; the last one may go to another thread while it is looked at."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _open(self) -> sqlite3.Connection:
         assert self.file is not None

@@ -25,6 +25,7 @@ import pytest
 from tarry import abc
 from tarry.brokers.local import database, wal
 from tarry.brokers.local.lock import FileLock
+from tarry.brokers.local.store_sqlite import SqliteStore
 from tarry.config import LogOptions, TopicOptions
 from tarry.errors import (
     BatchTooLarge,
@@ -193,15 +194,28 @@ async def test_a_holder_that_cannot_be_read_is_nobody(tmp_path: Path) -> None:
 async def test_a_lock_file_that_the_disk_does_not_write_is_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
 ) -> None:
+    close = os.close
+
     def fail(_: int, __: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
+
+    def close_with_a_complaint(descriptor: int) -> None:
+        """As Linux does it: the descriptor is gone all the same."""
+        is_ours = os.path.samestat(os.fstat(descriptor), path.with_name(f"{path.name}.lock").stat())
+        close(descriptor)
+        if is_ours:
+            fail(descriptor, 0)
+
+    def break_disk() -> None:
+        monkeypatch.setattr(os, "ftruncate", fail)
+        monkeypatch.setattr(os, "close", close_with_a_complaint)
 
     with nothing_left(), anyio.fail_after(5):
         if opens:
             async with opened(make_sqlite, path):
-                monkeypatch.setattr(os, "ftruncate", fail)
+                break_disk()
         else:
-            monkeypatch.setattr(os, "ftruncate", fail)
+            break_disk()
             with pytest.raises(LogUnavailable, match="cannot write the lock file"):
                 FileLock.acquire(str(path))
     monkeypatch.undo()
@@ -782,6 +796,9 @@ async def test_nothing_is_read_from_a_file_that_took_the_place_of_ours(path: Pat
         with pytest.raises(LogUnavailable, match="is gone"):
             await rig.read(part, where="disk")
         assert path.exists() == replaced
+        assert isinstance(rig.store, SqliteStore)
+        assert rig.store._readers is not None
+        assert rig.store._readers.oldest() is None  # else each warning of the write-ahead file blames that read
 
 
 async def test_a_file_that_vanished_is_not_made_anew(path: Path, faulty: FaultyDatabase) -> None:
