@@ -306,7 +306,7 @@ class TestGivingUp:
         """The hook takes its time: a kill meanwhile must not find two batches committed and not served."""
 
         def is_about(call: Call, partition: TopicPartition) -> bool:
-            return call.arguments["targets"][0].partition == partition
+            return bool(call.arguments["targets"][0].partition == partition)
 
         async with opened(2) as rig, anyio.create_task_group() as tasks:
             held: list[int | None] = []
