@@ -28,6 +28,7 @@ from tests.simulation.history import (
     Closed,
     Closing,
     Delivered,
+    Died,
     Event,
     Failed,
     Fault,
@@ -875,9 +876,9 @@ def nothing_comes_of_what_is_paused(history: History) -> Iterator[str]:
 
 @checker
 def it_comes_to_an_end(history: History) -> Iterator[str]:
-    """No stall, and nothing is left behind."""
+    """No stall, nobody dies of an error of ours, and nothing is left behind."""
     for event in history.events:
-        if isinstance(event, Stalled | Broken):
+        if isinstance(event, Stalled | Broken | Died):
             yield f"{event.at:.4f} {event}"
         elif isinstance(event, Quiet) and (event.parked or event.tasks):
             left = f"{event.parked} requests are parked at the log and {event.tasks} tasks run"

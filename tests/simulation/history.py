@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeVar, cast
 import anyio
 
 from tarry.abc import FetchTarget, PollReply, Ready, StoreOffset
+from tarry.errors import ConsumerFailed
 from tarry.testing import Call, FaultKind
 from tarry.types import CommitMode, ShutdownReport, TopicPartition
 
@@ -150,6 +151,17 @@ class Raised(Event):
 
     def __str__(self) -> str:
         return f"{self.run} got {type(self.error).__name__}: {self.error}"
+
+
+@dataclass(slots=True, eq=False)
+class Died(Event):
+    """An internal task of a consumer ended with an error that no rule covers."""
+
+    run: Run
+    error: ConsumerFailed
+
+    def __str__(self) -> str:
+        return f"{self.run} died: {self.error}"
 
 
 @dataclass(slots=True, eq=False)

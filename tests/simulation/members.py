@@ -29,6 +29,7 @@ from tests.simulation.history import (
     Closed,
     Closing,
     Delivered,
+    Died,
     Failed,
     Finished,
     Gave,
@@ -291,6 +292,9 @@ class Member:
         report = await consumer.shutdown()
         if not run.is_closed:
             run.is_closed = True
+            worker: Any = consumer._worker
+            if worker.failure is not None:
+                self._history.add(Died(anyio.current_time(), run, worker.failure))
             self._history.add(Closed(anyio.current_time(), run, report, list(run.hand)))
 
     # -------------------------------------------------------------------------------------------- reading

@@ -28,7 +28,7 @@ from tarry.brokers.local.broker import LocalSession
 from tarry.brokers.local.polls import Polls
 from tarry.consumer.membership import Membership
 from tarry.consumer.resolving import Resolving
-from tarry.consumer.storing import Storing
+from tarry.consumer.storing import LastWord, Storing
 from tarry.consumer.watching import Watching
 from tarry.consumer.worker import Worker
 from tarry.errors import UndecodableMessage
@@ -57,9 +57,16 @@ def no_last_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_last_word_at_a_hand_over(patch: pytest.MonkeyPatch) -> None:
-    async def store(*_: Any) -> list[Any]:
+    async def store(*_: Any) -> LastWord:
         await anyio.lowlevel.checkpoint()
-        return []
+        return LastWord({}, [], [])
+
+    patch.setattr(Membership, "_store", store)
+
+
+def a_hand_over_dies(patch: pytest.MonkeyPatch) -> None:
+    async def store(*_: Any) -> None:
+        await anyio.lowlevel.checkpoint()
 
     patch.setattr(Membership, "_store", store)
 
@@ -243,6 +250,7 @@ def what_was_fetched_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 MISTAKES: list[tuple[Patch, int, str]] = [
     (no_last_word, 90, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, 8, r"has ended well and left \d stored at"),
+    (a_hand_over_dies, 0, r"died: an internal task"),
     (delivered_is_taken_for_finished, 0, r"has ended well and left|not its to store"),
     (a_message_of_each_fetch_is_left_out, 0, r"where \d+ is next"),
     (the_rest_of_a_list_is_dropped, 5, r"where \d+ is next"),
