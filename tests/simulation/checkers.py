@@ -59,6 +59,8 @@ STAY_MAX = 0.6
 """Seconds that the longest way there and back may take."""
 IDLE_REQUESTS_MAX = 30
 """Requests of one member to one leader that bring nothing within a second in which nothing changes."""
+LAST_WORD_TRIES = 7
+"""So often one that backs off, by 50 ms at first and less by chance, may try within its first second."""
 LASTING_REFUSALS_MAX = 25
 """Lasting refusals of the same partitions in a session within a second; an answer in between begins a new row."""
 LIMITS: list[tuple[str, Callable[[Call], bool], int]] = [
@@ -666,10 +668,17 @@ def nobody_asks_in_circles(history: History) -> Iterator[str]:
     idle: dict[tuple[str, str], deque[float]] = defaultdict(deque)
     changes: dict[str, deque[float]] = defaultdict(deque)
     killed: set[str] = set()  # nothing of these reaches anybody
+    read: dict[str, set[int]] = defaultdict(set)
     grown = 0
     for event in history.events:
         if isinstance(event, Grown):
             grown += len(event.partitions)  # each may have something out when the log goes away
+        if isinstance(event, Opened):
+            read[event.run.member].clear()
+        elif isinstance(event, Delivered):
+            read[event.run.member].add(event.partition)
+        elif isinstance(event, Closing):  # each of these has a last word, tried again at a pace of its own
+            changes[event.run.member].extend([event.at] * LAST_WORD_TRIES * len(read[event.run.member]))
         if isinstance(event, Killed):
             killed.add(event.run.member)
         elif isinstance(event, Opened):
