@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from tarry.abc import PollReply
 from tarry.brokers.local.broker import GroupSession
@@ -198,6 +198,9 @@ class Books:
             case Closed():
                 self.ended.add(event.run)
                 yield from self._closed(event)
+            case Reported(name="released_unstored"):  # a store of it may still be out
+                for tenure in self._held_by(self.current[event.member]):
+                    tenure.is_failing |= tenure.number in _partitions_of(event)
             case Reported(name="partitions_lost"):
                 self.given_up.update(self._held_by(self.current[event.member]))
             case Reported(name="possibly_lost"):
@@ -459,6 +462,10 @@ def _partition_of(event: Reported) -> int:
     at = event.fields["partition"]
     assert isinstance(at, TopicPartition)
     return at.partition
+
+
+def _partitions_of(event: Reported) -> set[int]:
+    return {at.partition for at in cast("tuple[TopicPartition, ...]", event.fields["partitions"])}
 
 
 @checker
