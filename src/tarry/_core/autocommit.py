@@ -43,7 +43,7 @@ class Marks:
         floor: below this nothing is brought back: what was stored before, or what lies in front of a seek (Q4).
         explicit: the highest offset that the user gave since the last seek.
         queued: the highest offset that a hand-over or a handler queued since the last seek (C51).
-        rest: where the stored offset belonged before the last seek, while that must not be where the log has it.
+        rest: where the stored offset belonged before the last seek.
         is_known: the log has said what it holds; `in_doubt`: since then a store was lost.
         is_over: the last word was said; what a mode would store from here on could only be ahead of it.
         seeks: how many seeks there were, `followed` how many of them a store has followed; the first store after a seek
@@ -98,6 +98,8 @@ class Commits:
         marks.hold(stored)
         if not marks.seeks:
             marks.floor = stored
+        elif marks.rest is None:
+            marks.rest = stored
 
     def began(self, partition: TopicPartition, position: Position) -> None:
         """Nothing was stored and reading begins behind messages that are to be skipped: there is the floor.
@@ -244,10 +246,10 @@ class Commits:
             marks.given(store.offset)
 
     def _rest(self, marks: Marks) -> Offset | None:
-        """Where the stored offset belongs when nothing more will be finished; after a mere seek where it was."""
+        """Where the stored offset belongs when nothing more will be finished; after a mere seek where it belonged."""
         done = _highest((marks.finished, marks.explicit))
         if done is None and marks.sought:
-            return marks.rest if self._mode == "on_poll" else marks.stored
+            return marks.rest
         return _highest((done, marks.floor))
 
 

@@ -228,8 +228,24 @@ class TestSeek:
                 await consumer.seek(0, 8)
                 report = await consumer.shutdown()
             assert report.unfinished == {}
-            assert report.committed == {P0: None}  # the seek came before anything was stored, so nothing is
-            assert rig.stored(P0) is None
+            assert report.committed == {P0: 3}  # what was finished before the seek, whenever the timer would have come
+            assert rig.stored(P0) == 3
+
+    @rule("C33", "I1")
+    @pytest.mark.parametrize("commit", [AutoCommit.interval(0.5), AutoCommit.each_message(), AutoCommit.on_poll()])
+    @pytest.mark.parametrize("to", [0, 8])
+    @virtual()
+    async def test_what_was_in_hand_and_stored_comes_again_in_the_next_run(self, to: int, commit: AutoCommit) -> None:
+        """It is not finished: a seek alone, before a shutdown, must not skip it."""
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=commit) as consumer:
+                await take(consumer, 5)
+                await anyio.sleep(1.0)
+                assert (rig.stored(P0) or 0) >= 4
+                await consumer.seek(0, to)
+            async with rig.consumer() as consumer:
+                assert (await anext(consumer)).offset == 4
 
     @virtual()
     async def test_seeking_back_under_an_automatic_mode(self) -> None:

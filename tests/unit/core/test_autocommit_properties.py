@@ -212,7 +212,7 @@ class CommitsMachine(RuleBasedStateMachine):
         if self.run.base is None:
             return max([*done, *([] if self.floor is None else [self.floor])], default=None)
         if not done and not self.run.answered:  # a mere seek
-            return self.sought_from if self.mode == "on_poll" else self.confirmed
+            return self.sought_from
         return max([*done, *([self.run.base - 1] if self.run.base else [])], default=None)
 
     @invariant()
