@@ -9,7 +9,8 @@ what is in hand, marks and positions (`_core`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -47,8 +48,10 @@ from tarry.consumer.worker import Loop, Worker
 from tarry.errors import (
     ConcurrentRead,
     DataError,
+    NotAMember,
     NotReady,
     NotStarted,
+    StaleAssignment,
     TarryError,
     UsageError,
 )
@@ -584,6 +587,16 @@ class Consumer(Bound, Generic[T]):
         if self._state is State.CLOSED:
             raise self._ended()
 
+    @contextmanager
+    def _asks(self) -> Generator[None]:
+        """The application asks the log for something; meanwhile the session may end, or be left at a shutdown."""
+        try:
+            yield
+        except NotAMember as error:
+            if self._state is not State.OPEN:
+                raise self._ended() from error
+            raise StaleAssignment(f"the log has ended the session of {self._reads}; nothing was done") from error
+
     def _ended(self) -> NotStarted:
         return NotStarted(f"{self._reads} is {self._state.value}; make a new one with client.consumer(...)")
 
@@ -653,7 +666,8 @@ class Consumer(Bound, Generic[T]):
         self._check_started()
         owned = self._owned(partition)
         start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
-        resolved = await self._standing.session.resolve(owned, start)
+        with self._asks():
+            resolved = await self._standing.session.resolve(owned, start)
         self._owned(owned)  # again: it may have been lost meanwhile
         gap = gap_at(owned, resolved)
         if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
@@ -661,7 +675,8 @@ class Consumer(Bound, Generic[T]):
         if self._positions[owned].history not in (None, resolved.history):
             self._commits.forget(owned)
         if self._reads.is_named and not self._commits[owned].is_known:
-            await self._storing.find(owned)  # nobody will, once there is a position
+            with self._asks():
+                await self._storing.find(owned)  # nobody will, once there is a position
             self._owned(owned)
         self._handing.note()
         self._handing.drop(owned)
@@ -828,12 +843,14 @@ class Consumer(Bound, Generic[T]):
         Cancellation: nothing else changes.
 
         Raises:
-            NotStarted: the consumer is not open.
+            NotStarted: the consumer is not open, or was shut down meanwhile.
+            StaleAssignment: the log has ended the session; a member joins again by itself.
             RefusedError, LogUnavailable: the log does not say; nothing is asked again.
         """
         self._check_started()
         self._handing.note()
-        return await self._looking.lag()
+        with self._asks():
+            return await self._looking.lag()
 
     def _owned(self, partition: TopicPartition | int) -> TopicPartition:
         """The partition meant: with one topic, a plain int names one of it."""

@@ -11,7 +11,16 @@ import pytest
 
 from tarry import AutoCommit, Offset, PollOptions, Position, Start
 from tarry._wire.batch import encode_record, seal
-from tarry.errors import ConfigError, ConfigTypeError, LogUnavailable, OffsetOutOfRange, StaleAssignment
+from tarry.consumer.consumer import Consumer
+from tarry.errors import (
+    ConfigError,
+    ConfigTypeError,
+    LogUnavailable,
+    NotAMember,
+    NotStarted,
+    OffsetOutOfRange,
+    StaleAssignment,
+)
 from tarry.testing import delay, refuse
 from tarry.types import EPOCH
 from tests.marks import rule
@@ -365,6 +374,35 @@ class TestSeek:
             await rig.fill(P0, 2)
             await consumer.seek(0, Start.first())
             assert offsets(await take_all(consumer)) == [0, 1]
+
+
+@rule("C16", "C33")
+@pytest.mark.parametrize(
+    "asks", [lambda consumer: consumer.seek(0, 0), lambda consumer: consumer.lag()], ids=["seek", "lag"]
+)
+@virtual(seeds=2)
+async def test_who_asks_while_the_consumer_leaves_is_told_that_it_ends(asks: Callable[[Consumer], Any]) -> None:
+    async with opened() as rig, anyio.create_task_group() as tasks, rig.consumer() as consumer:
+        rig.script.every("leave", do=delay(1.0, reply=True))
+        stopping = start(tasks, consumer.shutdown)
+        await anyio.sleep(0.5)
+        with pytest.raises(NotStarted, match="is shutting down"):
+            await asks(consumer)
+        await stopping.done.wait()
+
+
+@rule("C21", "C33")
+@pytest.mark.parametrize(
+    "asks", [lambda consumer: consumer.seek(0, 0), lambda consumer: consumer.lag()], ids=["seek", "lag"]
+)
+@virtual()
+async def test_who_asks_in_a_session_that_the_log_has_ended_is_told_so(asks: Callable[[Consumer], Any]) -> None:
+    async with opened() as rig, rig.member() as consumer:
+        await consumer.ready()
+        rig.script.on("resolve", do=refuse(NotAMember("you are none")))
+        with pytest.raises(StaleAssignment, match="the log has ended the session of"):
+            await asks(consumer)
+        assert await asks(consumer) is not None
 
 
 @rule("C22", "C33")
