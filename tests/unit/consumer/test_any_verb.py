@@ -1,0 +1,433 @@
+"""An application that does anything in any order, from two tasks, over a log that fails: every mode, every verb.
+
+One task reads, in any of the four ways; another seeks, pauses, stores, deletes and asks; both give up now and then.
+Then the consumer is shut down, in the middle of that or once it has read everything; the next run has its name.
+Judged by what an application can know:
+
+- what comes next of a partition is what came before it plus one, or what the last seek said (I2, C33);
+- what a run does not get again is finished, stored, sought over, or was named as possibly lost (I1, Q6);
+- what was stored for sure does not come again (C53); nothing comes of what is paused (K48);
+- every verb ends in time, with nothing but the errors that it is documented to raise (I4);
+- when the faults are over everything comes, up to the end, and after the shutdown nothing is left.
+
+Not here: several members and processes that die (`tests.simulation`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from tarry import AutoCommit, Message, PollOptions, Start
+from tarry.consumer.consumer import Consumer
+from tarry.errors import (
+    CapacityExceeded,
+    ConfigError,
+    LogBusy,
+    LogUnavailable,
+    NotAccepted,
+    NotReady,
+    NotStarted,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StaleAssignment,
+)
+from tarry.testing import Action, Operation, answer_empty, delay, lose_reply, lose_request, refuse
+from tarry.types import TopicPartition
+from tests.marks import rule
+from tests.unit.consumer.rig import Rig, opened, owns, start
+from tests.virtual import virtual
+
+MODES = [
+    AutoCommit.disabled(),
+    AutoCommit.finished(0.4),
+    AutoCommit.interval(0.3),
+    AutoCommit.on_poll(),
+    AutoCommit.each_message(),
+    AutoCommit.each_batch(),
+    AutoCommit.every_nth(3),
+    AutoCommit.after_each(),
+    AutoCommit.after_nth(3),
+    AutoCommit.after_head(),
+]
+PASSING = (NotAccepted, CapacityExceeded, LogUnavailable, LogBusy, OutcomeUnknown)
+"""What a log that fails may make any verb raise."""
+VERB_S_MAX = 60.0
+"""Longest that a verb may take beside its own wait: a few requests, each with its patience and its place in a line."""
+QUIET_S_MAX = 120.0
+"""Longest until everything has come, once the faults are over."""
+
+
+Verb = Callable[[Consumer, TopicPartition], Awaitable[None]]
+
+
+class HandlerFailed(Exception):
+    """The application's own error."""
+
+
+@dataclass
+class Book:
+    """What the application knows of one partition.
+
+    Args:
+        next: the offsets of which one comes next; None: any, since this run got nothing of it and sought nowhere.
+        done: finished, stored by hand, sought over, or named as lost.
+        sure: stored by hand, and confirmed; a seek or a delete makes it void.
+        seeks: how many there were.
+        is_paused: and nothing must come.
+        comes_again: a handler has failed on the last message that came.
+    """
+
+    next: set[int] | None = None
+    done: set[int] = field(default_factory=set[int])
+    sure: int = -1
+    seeks: int = 0
+    is_paused: bool = False
+    comes_again: bool = False
+
+
+class Story:
+    """One random history of one consumer name."""
+
+    def __init__(self, rig: Rig, chance: random.Random, commit: AutoCommit, partitions: int) -> None:
+        self.rig = rig
+        self.chance = chance
+        self.commit = commit
+        self.is_group = chance.random() < 0.3
+        self.partitions = [TopicPartition("t", number) for number in range(partitions)]
+        self.books = {partition: Book() for partition in self.partitions}
+        self.hand: list[tuple[Message[Any], int]] = []  # each with the seeks of its partition
+        self.named = 0
+        self.is_ending = self.is_closed = False
+
+    async def tell(self) -> None:
+        for _ in range(self.chance.randint(1, 3)):
+            self.add_faults()
+            await self.run()
+        self.rig.script._rules.clear()
+        await self.run(is_last=True)
+        assert self.rig.pump.parked == 0
+
+    def add_faults(self) -> None:
+        reads: list[Operation] = ["poll", "wait_ready"]
+        others: list[Operation] = ["resolve", "stored_offset", "store_offset", "leave"]
+        faults: list[Callable[[], Action]] = [
+            lambda: delay(self.chance.choice([0.05, 0.5])),
+            lambda: delay(self.chance.choice([0.05, 0.5]), reply=True),
+            lambda: refuse(lambda: NotAccepted("not here")),
+            lambda: refuse(lambda: CapacityExceeded("busy")),
+            lambda: lose_request(after=0.02),
+            lambda: lose_reply(after=0.02),
+        ]
+        for operation in self.chance.sample([*reads, *others], self.chance.randint(0, 5)):
+            choices = [*faults, answer_empty] if operation in reads else faults
+            share, seed = self.chance.choice([0.05, 0.2, 0.5]), self.chance.randrange(1 << 30)
+            self.rig.script.rate(operation, share, do=self.chance.choice(choices)(), seed=seed)
+
+    # ---- one run
+
+    async def run(self, *, is_last: bool = False) -> None:
+        options = PollOptions(
+            count=self.chance.choice([1, 3, 20, 1000]), max_wait=self.chance.choice([0.2, 5.0]), max_bytes=2000
+        )
+        open_one = self.rig.member if self.is_group else self.rig.consumer
+        consumer = open_one(commit=self.commit, poll=options, drain_timeout=20.0, cool_down=1.0)
+        try:
+            await consumer.__aenter__()
+        except PASSING:
+            return
+        for book in self.books.values():
+            book.next, book.is_paused = None, False
+        self.is_ending = self.is_closed = False
+        async with anyio.create_task_group() as tasks:
+            reading = start(tasks, lambda: self.read(consumer, self.chance.randint(3, 30), stops=not is_last))
+            meddling = start(tasks, lambda: self.meddle(consumer, self.chance.randint(0, 20)))
+            if is_last or self.chance.random() < 0.6:
+                await reading.done.wait()
+                await meddling.done.wait()
+                if not self.is_ending:
+                    await self.come_to_the_end(consumer)
+            else:
+                await anyio.sleep(self.chance.choice([0.0, 0.1, 1.0, 4.0]))
+            await self.stop(consumer)
+            tasks.cancel_scope.cancel()
+        for background in (reading, meddling):
+            if background.error is not None and background.outcome == "raised":
+                raise background.error
+        self.note_what_was_named()
+        self.hand = []
+
+    async def stop(self, consumer: Consumer) -> None:
+        """Shut it down, or perhaps only begin to, and wait for the end."""
+        self.is_ending = True
+        with anyio.fail_after(VERB_S_MAX):
+            with anyio.move_on_after(self.chance.choice([0.01, 1000.0])):
+                await consumer.shutdown()
+            await consumer.shutdown()
+        self.is_closed = True
+
+    async def come_to_the_end(self, consumer: Consumer) -> None:
+        """The faults are over: everything comes."""
+        self.rig.script._rules.clear()
+        with anyio.fail_after(QUIET_S_MAX):
+            await consumer.ready()
+            await owns(consumer, len(self.partitions))  # where the session before could not leave
+            consumer.resume(self.partitions)
+            for book in self.books.values():
+                book.is_paused = False
+            while any(consumer.position(at) != self.rig.end(at) for at in self.partitions):
+                self.finish()
+                with suppress(*PASSING):
+                    self.note(await consumer.poll(max_wait=1.0))
+
+    # ---- the reader
+
+    async def read(self, consumer: Consumer, times: int, *, stops: bool) -> None:
+        """`stops`: it may shut the consumer down itself."""
+        ways = [self.read_one, self.read_some, self.read_batch, self.handle]
+        for _ in range(times):
+            way = self.chance.choice(ways)
+            limit = self.chance.choice([0.0, 0.02, 0.5, 5.0])
+            try:
+                with suppress(HandlerFailed, *PASSING), anyio.fail_after(VERB_S_MAX), anyio.move_on_after(limit):
+                    await way(consumer)
+            except (StopAsyncIteration, NotStarted):
+                assert self.is_ending
+                return
+            await self.meddle(consumer, self.chance.choice([0, 0, 1]))
+            await anyio.sleep(self.chance.choice([0.0, 0.0, 0.02, 0.3]))
+        if stops and self.chance.random() < 0.2:
+            await self.stop(consumer)
+
+    async def read_one(self, consumer: Consumer) -> None:
+        self.finish()
+        self.note([await anext(consumer)])
+
+    async def read_some(self, consumer: Consumer) -> None:
+        left = self.chance.randint(1, 8)
+        self.finish()
+        async for message in consumer:
+            self.note([message])
+            left -= 1
+            if not left:
+                return
+            await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05]))
+            self.finish()
+
+    async def read_batch(self, consumer: Consumer) -> None:
+        self.finish()
+        count = self.chance.randint(1, 12)
+        batch = await consumer.poll(
+            count=count,
+            min_count=self.chance.randint(1, count),
+            max_wait=self.chance.choice([0.0, 0.05, 0.5]),
+            max_bytes=self.chance.choice([80, 300, 100_000]),
+        )
+        self.note(batch)
+
+    async def handle(self, consumer: Consumer) -> None:
+        """A handler that fails, or is cancelled, has its message again."""
+        stop = anyio.Event()
+        left = self.chance.randint(1, 6)
+
+        async def handler(message: Message[Any]) -> None:
+            nonlocal left
+            self.finish()
+            self.note([message])
+            left -= 1
+            try:
+                await self.meddle(consumer, self.chance.choice([0, 0, 0, 1]))
+                await anyio.sleep(self.chance.choice([0.0, 0.0, 0.05]))
+                if self.chance.random() < 0.1:
+                    raise HandlerFailed
+            except BaseException as error:
+                if on_error == "raise" or not isinstance(error, Exception):
+                    self.failed()
+                raise
+            finally:
+                self.finish()
+            if not left:
+                stop.set()
+
+        self.finish()
+        on_error: Literal["raise", "skip"] = "skip" if self.chance.random() < 0.5 else "raise"
+        await consumer.consume(handler, stop=stop, on_error=on_error)
+        self.finish()
+
+    # ---- what it knows
+
+    def note(self, messages: Iterable[Message[Any]]) -> None:
+        """These came."""
+        self.note_what_was_named()
+        messages = list(messages)
+        for message in messages:
+            at, offset = message.topic_partition, message.offset
+            book = self.books[at]
+            assert not book.is_paused, f"{at} is paused, and {offset} comes"
+            if book.next is None:
+                left = sorted(set(range(offset)) - book.done)
+                assert not left, f"{at} begins at {offset}, but {left} are not done"
+                assert offset > book.sure, f"{at} begins at {offset}, but {book.sure} was stored"
+            else:
+                assert offset in book.next, f"{at}: {offset} comes where {sorted(book.next)} is next"
+            assert message.value == str(offset).encode()
+            book.next, book.comes_again = {offset + 1}, False
+        self.hand = [(message, self.books[message.topic_partition].seeks) for message in messages]
+
+    def finish(self) -> None:
+        """Whoever reads again is done with what he has in hand."""
+        for message, seeks in self.hand if not self.is_closed else ():
+            book = self.books[message.topic_partition]
+            if book.seeks == seeks:
+                book.done.add(message.offset)
+        self.hand = []
+
+    def failed(self) -> None:
+        """What is in hand comes again, unless it was sought, or perhaps stored by hand."""
+        for message, seeks in self.hand:
+            book = self.books[message.topic_partition]
+            if book.seeks == seeks:
+                book.next = {message.offset} | ({message.offset + 1} if message.offset in book.done else set())
+                book.comes_again = True
+        self.hand = []
+
+    def note_what_was_named(self) -> None:
+        events = self.rig.reported("possibly_lost")
+        for event in events[self.named :]:
+            at, first, last = event["partition"], event["first"], event["last"]
+            assert isinstance(at, TopicPartition)
+            assert isinstance(first, int)
+            assert isinstance(last, int)
+            self.books[at].done.update(range(first, last + 1))
+        self.named = len(events)
+
+    # ---- whoever meddles
+
+    async def meddle(self, consumer: Consumer, times: int) -> None:
+        verbs: list[Verb] = [
+            self.seek,
+            self.pause,
+            self.resume,
+            self.store,
+            self.store_message,
+            self.delete,
+            self.look,
+            partial(self.ask, consumer.lag),
+            partial(self.ask, lambda: consumer.ready(self.chance.choice([0.0, 0.5, 5.0]))),
+            self.write,
+            self.write,
+            self.write,
+        ]
+        for _ in range(times):
+            verb = self.chance.choice(verbs)
+            limit = self.chance.choice([0.0, 0.02, 0.5, 1000.0])
+            try:
+                with suppress(*PASSING), anyio.fail_after(VERB_S_MAX), anyio.move_on_after(limit):
+                    await verb(consumer, self.chance.choice(self.partitions))
+            except StaleAssignment:  # the session before could not leave, or this one leaves
+                assert self.is_group
+            except NotStarted:
+                assert self.is_ending
+                return
+            await anyio.sleep(self.chance.choice([0.0, 0.0, 0.02, 0.3]))
+
+    async def seek(self, consumer: Consumer, at: TopicPartition) -> None:
+        end = self.rig.end(at)
+        places: list[Start | int] = [
+            Start.first(),
+            Start.end(),
+            Start.last(),
+            *(self.chance.randint(0, end + 2) for _ in range(5)),
+        ]
+        try:
+            to = await consumer.seek(at, self.chance.choice(places))
+        except OffsetOutOfRange:
+            return
+        book = self.books[at]
+        book.next, book.comes_again = {to}, False
+        book.seeks += 1
+        book.sure = -1
+        book.done.update(range(to))
+
+    async def pause(self, consumer: Consumer, at: TopicPartition) -> None:
+        consumer.pause(at, cause="so it is")
+        self.books[at].is_paused = True
+
+    async def resume(self, consumer: Consumer, at: TopicPartition) -> None:
+        consumer.resume(at)
+        self.books[at].is_paused = False
+
+    async def store(self, consumer: Consumer, at: TopicPartition) -> None:
+        delivered = consumer.last_delivered(at)
+        if delivered is not None:
+            await self.give(at, self.chance.randint(0, delivered), partial(consumer.store_offset, at))
+
+    async def store_message(self, consumer: Consumer, _: TopicPartition) -> None:
+        if not self.hand:
+            return
+        message, seeks = self.chance.choice(self.hand)
+        try:
+            await self.give(message.topic_partition, message.offset, lambda _: consumer.store_offset(message))
+        except ConfigError:  # after a seek back it lies ahead
+            assert seeks < self.books[message.topic_partition].seeks
+
+    async def give(self, at: TopicPartition, offset: int, store: Callable[[int], Awaitable[None]]) -> None:
+        book = self.books[at]
+        seeks = book.seeks
+        book.done.update(range(offset + 1))
+        if book.comes_again and book.next is not None:  # not what is stored by hand (K10)
+            book.next |= {failed + 1 for failed in book.next if failed <= offset}
+        await store(offset)
+        if book.seeks == seeks:
+            book.sure = max(book.sure, offset)
+
+    async def delete(self, consumer: Consumer, at: TopicPartition) -> None:
+        self.books[at].sure = -1
+        await consumer.delete_offset(at)
+
+    async def look(self, consumer: Consumer, at: TopicPartition) -> None:
+        assert consumer.health().is_member or self.is_ending
+        assert consumer.statistics() is not None
+        assert self.is_group or consumer.assignment == frozenset(self.partitions)
+        assert set(consumer.paused) == {at for at, book in self.books.items() if book.is_paused}
+        position, book = consumer.position(at), self.books[at]
+        if position is not None and book.next is not None and not self.hand and not book.comes_again:
+            assert position in book.next, f"{at}: position {position}, next {book.next}"
+
+    async def ask(self, what: Callable[[], Awaitable[object]], _: Consumer, __: TopicPartition) -> None:
+        with suppress(NotReady):
+            await what()
+
+    async def write(self, _: Consumer, at: TopicPartition) -> None:
+        await self.rig.fill(at, self.chance.randint(1, 7))
+
+
+async def tell(seed: int, commit: AutoCommit) -> None:
+    chance = random.Random(seed)
+    partitions = chance.randint(1, 3)
+    async with opened(partitions) as rig:
+        for number in range(partitions):
+            await rig.fill(TopicPartition("t", number), chance.randint(0, 30))
+        await Story(rig, chance, commit, partitions).tell()
+
+
+@rule("I1", "I2", "I4")
+@pytest.mark.parametrize("commit", MODES, ids=str)
+@virtual(seeds=10)
+async def test_any_verb_in_any_order(seed: int, commit: AutoCommit) -> None:
+    await tell(seed, commit)
+
+
+@rule("I1", "I2", "I4")
+@pytest.mark.soak
+@pytest.mark.parametrize("commit", MODES, ids=str)
+@virtual(seeds=300)
+async def test_any_verb_in_any_order_at_length(seed: int, commit: AutoCommit) -> None:
+    await tell(seed + 10_000, commit)
