@@ -440,8 +440,6 @@ class Books:
     def _unsaid(self, run: Run, at: float, tenures: Sequence[Tenure]) -> Iterator[str]:
         """What had come before an ownership was lost without notice is delivered all the same, or named (C36, Q6)."""
         for tenure in tenures:
-            if not tenure.is_taken or tenure.number in self.unstored[run] or run in self.cut_short:
-                continue  # the last word was refused or not in time, which was said
             here = {offset for offset in tenure.cut if (tenure.number, offset) in self.known[run] - self.named[run]}
             if here - self._begun(run, tenure):
                 yield f"{run} lost {tenure.number} at {at:.4f}, and nobody has got or named {sorted(here)}"

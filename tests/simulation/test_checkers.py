@@ -49,9 +49,9 @@ def nothing(*_: object, **__: object) -> None:
 
 
 def no_last_word(patch: pytest.MonkeyPatch) -> None:
-    async def finish(*_: Any) -> dict[Any, int]:
+    async def finish(*_: Any) -> LastWord:
         await anyio.lowlevel.checkpoint()
-        return {}
+        return LastWord({}, [], {})
 
     patch.setattr(Storing, "finish", finish)
 
@@ -59,9 +59,13 @@ def no_last_word(patch: pytest.MonkeyPatch) -> None:
 def no_last_word_at_a_hand_over(patch: pytest.MonkeyPatch) -> None:
     async def store(*_: Any) -> LastWord:
         await anyio.lowlevel.checkpoint()
-        return LastWord({}, [], [])
+        return LastWord({}, [], {})
 
     patch.setattr(Membership, "_store", store)
+
+
+def what_is_not_brought_back_is_not_named(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Commits, "ahead", nothing)
 
 
 def a_hand_over_dies(patch: pytest.MonkeyPatch) -> None:
@@ -250,6 +254,7 @@ def what_was_fetched_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 MISTAKES: list[tuple[Patch, int, str]] = [
     (no_last_word, 90, r"has ended well and left \d stored at"),
     (no_last_word_at_a_hand_over, 8, r"has ended well and left \d stored at"),
+    (what_is_not_brought_back_is_not_named, 8, r"nobody has got or named"),
     (a_hand_over_dies, 0, r"died: an internal task"),
     (delivered_is_taken_for_finished, 0, r"has ended well and left|not its to store"),
     (a_message_of_each_fetch_is_left_out, 0, r"where \d+ is next"),

@@ -306,6 +306,8 @@ class Consumer(Bound, Generic[T]):
             self._advice.ended_unstored(last.cut_off, self._end_s)
         if self._hand.messages and all(self._commits[partition].stored is None for partition in self._positions):
             self._advice.stored_nothing()
+        for partition, span in last.skipped.items():
+            warn_possibly_lost(self._instruments, partition, *span)
         if self._commits_on_poll:  # nobody else reads what was committed and lost (Q6)
             for lost in self._hand.lost(self._fetches.segments):
                 warn_possibly_lost(self._instruments, lost.origin.partition, lost.first, lost.last)

@@ -478,7 +478,9 @@ class Membership:
         last = await self._store(mine)
         mine = self._still(mine, tenure)
         self._warn_unstored([partition for partition in last.cut_off if partition in mine])
-        self._warn_dropped(partition for partition in last.refused if partition in mine)
+        for partition in mine:
+            if partition in last.skipped:
+                warn_possibly_lost(self._instruments, partition, *last.skipped[partition])
         self._drop(mine, self._older_than(tenure))
         if await self._release(partitions, tenure):
             for partition in partitions:
@@ -506,7 +508,7 @@ class Membership:
         return await self._storing.finish(partitions, self._store_s)
 
     def _warn_unstored(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are released though the log did not take their last store; name what is skipped for it (Q6)."""
+        """These are released though the log did not take their last store."""
         if not partitions:
             return
         self._instruments.warn(
@@ -516,7 +518,6 @@ class Membership:
             f"{self._store_s:g} s; what was finished behind the stored offset comes again to whoever gets them",
             partitions=tuple(partitions),
         )
-        self._warn_dropped(partitions)
 
     def _older_than(self, tenure: Tenure) -> Callable[[Origin], bool]:
         """What was kept when an earlier ownership was lost is none of this one's: no store brings it back (C36)."""
@@ -603,12 +604,13 @@ class Membership:
 
 
 def warn_possibly_lost(instruments: Instruments, partition: TopicPartition, first: Offset, last: Offset) -> None:
-    """Committed for a member that lost the partition before it finished them: nobody else reads them (C36, Q6)."""
+    """Committed for a consumer that has not finished them, nor can bring them back: nobody reads them (C36, Q6)."""
     instruments.warn(
         "consumer",
         "possibly_lost",
-        f"{partition}: messages {first} to {last} were committed for this consumer, which lost the partition before it "
-        "finished them; nobody else may have read them",
+        f"{partition}: messages {first} to {last} were committed for this consumer, which has not finished them; the "
+        "stored offset could not be brought back, so that nobody else may ever read them. Read them with seek(), or "
+        "set the stored offset back",
         partition=partition,
         first=first,
         last=last,

@@ -50,12 +50,13 @@ class LastWord:
     Args:
         rewound: by how many messages a stored offset was brought back, where it was.
         cut_off: which should have been stored and did not come through in time.
-        refused: which the log refused for good.
+        skipped: the first and last message that the log goes on counting as read though nobody has finished them, where
+            a store was cut off or refused for good.
     """
 
     rewound: Mapping[TopicPartition, int]
     cut_off: Sequence[TopicPartition]
-    refused: Sequence[TopicPartition]
+    skipped: Mapping[TopicPartition, tuple[Offset, Offset]]
 
 
 class Storing:
@@ -193,7 +194,8 @@ class Storing:
             for partition in partitions:  # what is being stored by hand at this moment is let through (C66)
                 await self.lanes.passed(partition)
         cut_off = [partition for partition, decide in pending.items() if decide(partition) is not None]
-        return LastWord(rewound, cut_off, refused)
+        skipped = {partition: self._commits.ahead(partition) for partition in (*cut_off, *refused)}
+        return LastWord(rewound, cut_off, {partition: span for partition, span in skipped.items() if span is not None})
 
     async def _finish(self, partition: TopicPartition, decide: Decide) -> int | None:
         """One final store; by how many messages the offset was brought back, None when it was refused for good."""

@@ -386,6 +386,38 @@ class TestTheLastWord:
                 assert anyio.current_time() - before == pytest.approx(2.0, abs=0.1)
             assert len(rig.reported("drain_timeout")) == 1
 
+    @rule("C67", "C62")
+    @pytest.mark.parametrize("commit", [AutoCommit.on_poll(), AutoCommit.each_message()])
+    @pytest.mark.parametrize("trouble", [refuse(FeatureUnavailable("gone")), refuse(NotAccepted), delay(3600.0)])
+    @virtual()
+    async def test_what_was_stored_ahead_and_is_not_brought_back_is_named(
+        self, trouble: Action, commit: AutoCommit, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=commit, drain_timeout=2.0) as consumer:
+                await take(consumer, 2)
+                await settled()
+                stored = rig.stored(P0)
+                rig.script.every("store_offset", do=trouble)
+                caplog.clear()
+                await consumer.shutdown()
+            assert rig.stored(P0) == stored
+            named = [(event["partition"], event["first"], event["last"]) for event in rig.reported("possibly_lost")]
+            assert named == [(P0, 1, stored)]
+            assert f"{P0}: messages 1 to {stored} were committed for this consumer" in caplog.text
+
+    @rule("C67")
+    @virtual()
+    async def test_what_comes_again_since_its_store_failed_is_not_named_as_lost(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
+                await take(consumer, 3)
+                rig.script.every("store_offset", do=refuse(FeatureUnavailable("gone")))
+            assert rig.reported("store_failed")
+            assert rig.reported("possibly_lost") == []
+
     @rule("K79")
     @virtual()
     async def test_the_report_reads_well(self) -> None:
