@@ -1,7 +1,8 @@
 """An application that does anything in any order, from two tasks, over a log that fails: every mode, every verb.
 
-One task reads, in any of the four ways; another seeks, pauses, stores, deletes and asks; both give up now and then.
-Then the consumer is shut down, in the middle of that or once it has read everything; the next run has its name.
+One task reads, in any of the four ways; another seeks, pauses, stores, deletes, asks, and moves leaders; both give up
+now and then. Then the consumer is shut down, in the middle of that or once it has read everything; the next run has
+its name.
 Judged by what an application can know:
 
 - what comes next of a partition is what came before it plus one, or what the last seek said (I2, C33);
@@ -39,10 +40,10 @@ from tarry.errors import (
     OutcomeUnknown,
     StaleAssignment,
 )
-from tarry.testing import Action, Operation, answer_empty, delay, lose_reply, lose_request, refuse
+from tarry.testing import Action, FaultLayer, Operation, answer_empty, delay, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import Rig, opened, owns, start
+from tests.unit.consumer.rig import LEADERS, Rig, opened, owns, start
 from tests.virtual import virtual
 
 MODES = [
@@ -324,6 +325,7 @@ class Story:
             self.write,
             self.write,
             self.write,
+            self.move,
         ]
         for _ in range(times):
             verb = self.chance.choice(verbs)
@@ -408,10 +410,16 @@ class Story:
     async def write(self, _: Consumer, at: TopicPartition) -> None:
         await self.rig.fill(at, self.chance.randint(1, 7))
 
+    async def move(self, _: Consumer, at: TopicPartition) -> None:
+        """Another leader has it."""
+        if isinstance(self.rig.broker, FaultLayer) and self.rig.broker.log.leaders is not None:
+            self.rig.broker.log.leaders.move(at, self.chance.randrange(3))
+
 
 async def tell(seed: int, commit: AutoCommit) -> None:
     chance = random.Random(seed)
     partitions = chance.randint(1, 3)
+    LEADERS.set(chance.choice([1, 3]))
     async with opened(partitions) as rig:
         for number in range(partitions):
             await rig.fill(TopicPartition("t", number), chance.randint(0, 30))
@@ -420,7 +428,7 @@ async def tell(seed: int, commit: AutoCommit) -> None:
 
 @rule("I1", "I2", "I4")
 @pytest.mark.parametrize("commit", MODES, ids=str)
-@virtual(seeds=10)
+@virtual(seeds=5)
 async def test_any_verb_in_any_order(seed: int, commit: AutoCommit) -> None:
     await tell(seed, commit)
 
