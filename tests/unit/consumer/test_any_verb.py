@@ -5,8 +5,9 @@ now and then. Then the consumer is shut down, in the middle of that or once it h
 its name.
 Judged by what an application can know:
 
-- what comes next of a partition is what came before it plus one, or what the last seek said (I2, C33);
-- what a run does not get again is finished, stored, sought over, or was named as possibly lost (I1, Q6);
+- what comes next of a partition is what came before it plus one, what the last seek said, or lies behind a gap that was
+  reported (I2, C33, K09); what does not decode is an error in its place, and is waited at until it is sought (K76);
+- what a run does not get again is finished, stored, sought over, or was named as a gap or as possibly lost (I1, Q6);
 - what was stored for sure does not come again (C53); nothing comes of what is paused (K48);
 - every verb ends in time, with nothing but the errors that it is documented to raise (I4);
 - when the faults are over everything comes, up to the end, and after the shutdown nothing is left.
@@ -38,7 +39,9 @@ from tarry.errors import (
     NotStarted,
     OffsetOutOfRange,
     OutcomeUnknown,
+    RebalanceHookError,
     StaleAssignment,
+    UndecodableMessage,
 )
 from tarry.testing import Action, FaultLayer, Operation, answer_empty, delay, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
@@ -62,6 +65,8 @@ PASSING = (NotAccepted, CapacityExceeded, LogUnavailable, LogBusy, OutcomeUnknow
 """What a log that fails may make any verb raise."""
 VERB_S_MAX = 60.0
 """Longest that a verb may take beside its own wait: a few requests, each with its patience and its place in a line."""
+ROOM = 70_000
+"""Bytes of a partition: six batches of a hundred messages of a flood."""
 QUIET_S_MAX = 120.0
 """Longest until everything has come, once the faults are over."""
 
@@ -73,13 +78,27 @@ class HandlerFailed(Exception):
     """The application's own error."""
 
 
+class HookFailed(Exception):
+    """The application's own error, in a hook."""
+
+
+class SomeAreBad:
+    """Decodes text; one offset in seven is none."""
+
+    def decode(self, raw: bytes) -> str:
+        if int(raw) % 7 == 3:
+            raise ValueError("no text")
+        return raw.decode().strip()
+
+
 @dataclass
 class Book:
     """What the application knows of one partition.
 
     Args:
         next: the offsets of which one comes next; None: any, since this run got nothing of it and sought nowhere.
-        done: finished, stored by hand, sought over, or named as lost.
+        done: finished, stored by hand, sought over, or named as a gap or as lost.
+        gone: what was reported as a gap.
         sure: stored by hand, and confirmed; a seek or a delete makes it void.
         seeks: how many there were.
         is_paused: and nothing must come.
@@ -88,10 +107,15 @@ class Book:
 
     next: set[int] | None = None
     done: set[int] = field(default_factory=set[int])
+    gone: set[int] = field(default_factory=set[int])
     sure: int = -1
     seeks: int = 0
     is_paused: bool = False
     comes_again: bool = False
+
+    def follows(self, begin: int, offset: int) -> bool:
+        """It is the next one from there on, or there is a gap in front of it."""
+        return begin <= offset and set(range(begin, offset)) <= self.gone
 
 
 class Story:
@@ -102,10 +126,14 @@ class Story:
         self.chance = chance
         self.commit = commit
         self.is_group = chance.random() < 0.3
+        self.is_typed = chance.random() < 0.3
         self.partitions = [TopicPartition("t", number) for number in range(partitions)]
         self.books = {partition: Book() for partition in self.partitions}
         self.hand: list[tuple[Message[Any], int]] = []  # each with the seeks of its partition
-        self.named = 0
+        self.begun = partitions
+        self.unstored: set[TopicPartition] = set()
+        self.writing = anyio.Lock()
+        self.heard = 0
         self.is_ending = self.is_closed = False
 
     async def tell(self) -> None:
@@ -139,11 +167,17 @@ class Story:
             count=self.chance.choice([1, 3, 20, 1000]), max_wait=self.chance.choice([0.2, 5.0]), max_bytes=2000
         )
         open_one = self.rig.member if self.is_group else self.rig.consumer
-        consumer = open_one(commit=self.commit, poll=options, drain_timeout=20.0, cool_down=1.0)
+        given: dict[str, Any] = {"commit": self.commit, "poll": options, "drain_timeout": 20.0, "cool_down": 1.0}
+        if self.is_group:
+            given |= dict.fromkeys(("on_assigned", "on_revoked"), lambda _: self.be_told(consumer, stops=not is_last))
+        consumer: Consumer[Any] = open_one(value_type=SomeAreBad() if self.is_typed else bytes, **given)
         try:
             await consumer.__aenter__()
         except PASSING:
             return
+        stored = self.rig.group_stored if self.is_group else self.rig.stored
+        self.unstored = {at for at in self.partitions if stored(at) is None}
+        self.begun = len(self.partitions)
         for book in self.books.values():
             book.next, book.is_paused = None, False
         self.is_ending = self.is_closed = False
@@ -162,7 +196,7 @@ class Story:
         for background in (reading, meddling):
             if background.error is not None and background.outcome == "raised":
                 raise background.error
-        self.note_what_was_named()
+        self.listen()
         self.hand = []
 
     async def stop(self, consumer: Consumer) -> None:
@@ -185,8 +219,14 @@ class Story:
                 book.is_paused = False
             while any(consumer.position(at) != self.rig.end(at) for at in self.partitions):
                 self.finish()
-                with suppress(*PASSING):
-                    self.note(await consumer.poll(max_wait=1.0))
+                with suppress(RebalanceHookError, *PASSING):
+                    try:
+                        self.note(await consumer.poll(max_wait=1.0))
+                    except UndecodableMessage as error:
+                        self.note_bad(error)
+                for at, why in consumer.health().stopped.items():
+                    assert isinstance(why, UndecodableMessage)
+                    await self.seek_to(consumer, at, why.offset + 1)
 
     # ---- the reader
 
@@ -197,8 +237,14 @@ class Story:
             way = self.chance.choice(ways)
             limit = self.chance.choice([0.0, 0.02, 0.5, 5.0])
             try:
-                with suppress(HandlerFailed, *PASSING), anyio.fail_after(VERB_S_MAX), anyio.move_on_after(limit):
+                with (
+                    suppress(HandlerFailed, RebalanceHookError, *PASSING),
+                    anyio.fail_after(VERB_S_MAX),
+                    anyio.move_on_after(limit),
+                ):
                     await way(consumer)
+            except UndecodableMessage as error:
+                self.note_bad(error)
             except (StopAsyncIteration, NotStarted):
                 assert self.is_ending
                 return
@@ -262,25 +308,48 @@ class Story:
         await consumer.consume(handler, stop=stop, on_error=on_error)
         self.finish()
 
+    async def be_told(self, consumer: Consumer[Any], *, stops: bool) -> None:
+        """A hook."""
+        await self.meddle(consumer, self.chance.choice([0, 0, 1]))
+        if stops and self.chance.random() < 0.05:
+            self.is_ending = True
+            await consumer.shutdown()
+        if self.chance.random() < 0.1:
+            raise HookFailed
+
     # ---- what it knows
 
     def note(self, messages: Iterable[Message[Any]]) -> None:
         """These came."""
-        self.note_what_was_named()
         messages = list(messages)
         for message in messages:
             at, offset = message.topic_partition, message.offset
-            book = self.books[at]
-            assert not book.is_paused, f"{at} is paused, and {offset} comes"
-            if book.next is None:
-                left = sorted(set(range(offset)) - book.done)
-                assert not left, f"{at} begins at {offset}, but {left} are not done"
-                assert offset > book.sure, f"{at} begins at {offset}, but {book.sure} was stored"
-            else:
-                assert offset in book.next, f"{at}: {offset} comes where {sorted(book.next)} is next"
-            assert message.value == str(offset).encode()
-            book.next, book.comes_again = {offset + 1}, False
+            self.check_next(at, offset)
+            assert not self.books[at].is_paused, f"{at} is paused, and {offset} comes"
+            assert str(message.value).strip("b' ") == str(offset)
+            self.books[at].next, self.books[at].comes_again = {offset + 1}, False
         self.hand = [(message, self.books[message.topic_partition].seeks) for message in messages]
+
+    def note_bad(self, error: UndecodableMessage) -> None:
+        """It is none; its partition waits there."""
+        at = TopicPartition(error.topic, error.partition)
+        assert int(error.raw) == error.offset
+        self.check_next(at, error.offset)
+        self.books[at].next, self.books[at].comes_again = {error.offset}, False
+
+    def check_next(self, at: TopicPartition, offset: int) -> None:
+        """A message comes, good or bad: nothing else should have."""
+        self.listen()
+        book = self.books[at]
+        if book.next is None:
+            if at in self.unstored:  # of what was removed by then nobody knows
+                book.done.update(range(self.rig.pump.view.find(at).log_start))
+            left = sorted(set(range(offset)) - book.done)
+            assert not left, f"{at} begins at {offset}, but {left} are not done"
+            assert offset > book.sure, f"{at} begins at {offset}, but {book.sure} was stored"
+        else:
+            is_next = any(book.follows(begin, offset) for begin in book.next)
+            assert is_next, f"{at}: {offset} comes where {sorted(book.next)} is next"
 
     def finish(self) -> None:
         """Whoever reads again is done with what he has in hand."""
@@ -299,15 +368,19 @@ class Story:
                 book.comes_again = True
         self.hand = []
 
-    def note_what_was_named(self) -> None:
-        events = self.rig.reported("possibly_lost")
-        for event in events[self.named :]:
-            at, first, last = event["partition"], event["first"], event["last"]
+    def listen(self) -> None:
+        """What the consumer has reported as missing since."""
+        for name, fields in self.rig.events[self.heard :]:
+            if name not in ("gap", "possibly_lost"):
+                continue
+            at, first, last = fields["partition"], fields["first"], fields["last"]
             assert isinstance(at, TopicPartition)
             assert isinstance(first, int)
             assert isinstance(last, int)
             self.books[at].done.update(range(first, last + 1))
-        self.named = len(events)
+            if name == "gap":
+                self.books[at].gone.update(range(first, last + 1))
+        self.heard = len(self.rig.events)
 
     # ---- whoever meddles
 
@@ -326,6 +399,8 @@ class Story:
             self.write,
             self.write,
             self.move,
+            self.flood,
+            self.grow,
         ]
         for _ in range(times):
             verb = self.chance.choice(verbs)
@@ -333,8 +408,8 @@ class Story:
             try:
                 with suppress(*PASSING), anyio.fail_after(VERB_S_MAX), anyio.move_on_after(limit):
                     await verb(consumer, self.chance.choice(self.partitions))
-            except StaleAssignment:  # the session before could not leave, or this one leaves
-                assert self.is_group
+            except StaleAssignment:  # the session before could not leave, or this one leaves; or it is too new
+                assert self.is_group or len(self.partitions) > self.begun
             except NotStarted:
                 assert self.is_ending
                 return
@@ -348,10 +423,11 @@ class Story:
             Start.last(),
             *(self.chance.randint(0, end + 2) for _ in range(5)),
         ]
-        try:
-            to = await consumer.seek(at, self.chance.choice(places))
-        except OffsetOutOfRange:
-            return
+        with suppress(OffsetOutOfRange):
+            await self.seek_to(consumer, at, self.chance.choice(places))
+
+    async def seek_to(self, consumer: Consumer[Any], at: TopicPartition, place: Start | int) -> None:
+        to = await consumer.seek(at, place)
         book = self.books[at]
         book.next, book.comes_again = {to}, False
         book.seeks += 1
@@ -397,18 +473,36 @@ class Story:
     async def look(self, consumer: Consumer, at: TopicPartition) -> None:
         assert consumer.health().is_member or self.is_ending
         assert consumer.statistics() is not None
-        assert self.is_group or consumer.assignment == frozenset(self.partitions)
+        assert self.is_group or consumer.assignment >= frozenset(self.partitions[: self.begun])
         assert set(consumer.paused) == {at for at, book in self.books.items() if book.is_paused}
         position, book = consumer.position(at), self.books[at]
         if position is not None and book.next is not None and not self.hand and not book.comes_again:
-            assert position in book.next, f"{at}: position {position}, next {book.next}"
+            self.listen()
+            assert any(book.follows(position, begin) for begin in book.next), (
+                f"{at}: position {position}, next {book.next}"
+            )
 
     async def ask(self, what: Callable[[], Awaitable[object]], _: Consumer, __: TopicPartition) -> None:
         with suppress(NotReady):
             await what()
 
     async def write(self, _: Consumer, at: TopicPartition) -> None:
-        await self.rig.fill(at, self.chance.randint(1, 7))
+        async with self.writing:
+            await self.rig.fill(at, self.chance.randint(1, 7))
+
+    async def flood(self, _: Consumer, at: TopicPartition) -> None:
+        """Retention removes the oldest."""
+        if self.chance.random() < 0.3:
+            async with self.writing:
+                await self.rig.fill(at, self.chance.choice([300, 900]), size=100)
+
+    async def grow(self, _: Consumer, __: TopicPartition) -> None:
+        """The topic gains a partition, of which nothing is skipped (K56)."""
+        if len(self.partitions) < 4 and self.chance.random() < 0.3:
+            new = TopicPartition("t", len(self.partitions))
+            self.partitions.append(new)
+            self.books[new] = Book()
+            await self.rig.log.grow_topic("t", len(self.partitions))
 
     async def move(self, _: Consumer, at: TopicPartition) -> None:
         """Another leader has it."""
@@ -420,7 +514,8 @@ async def tell(seed: int, commit: AutoCommit) -> None:
     chance = random.Random(seed)
     partitions = chance.randint(1, 3)
     LEADERS.set(chance.choice([1, 3]))
-    async with opened(partitions) as rig:
+    async with opened({}) as rig:
+        await rig.client.create_topic("t", partitions, retention_bytes=ROOM)
         for number in range(partitions):
             await rig.fill(TopicPartition("t", number), chance.randint(0, 30))
         await Story(rig, chance, commit, partitions).tell()
