@@ -468,6 +468,7 @@ class Story:
 
     async def delete(self, consumer: Consumer, at: TopicPartition) -> None:
         self.books[at].sure = -1
+        self.unstored.add(at)
         await consumer.delete_offset(at)
 
     async def look(self, consumer: Consumer, at: TopicPartition) -> None:
@@ -502,6 +503,7 @@ class Story:
             new = TopicPartition("t", len(self.partitions))
             self.partitions.append(new)
             self.books[new] = Book()
+            self.unstored.add(new)
             await self.rig.log.grow_topic("t", len(self.partitions))
 
     async def move(self, _: Consumer, at: TopicPartition) -> None:
