@@ -95,11 +95,11 @@ class Commits:
     def found(self, partition: TopicPartition, stored: Offset | None) -> None:
         """What the log holds, read when the partition was taken over: the floor of a rewind (Q4)."""
         marks = self[partition]
-        marks.hold(stored)
         if not marks.seeks:
             marks.floor = stored
-        elif marks.rest is None:
+        elif not marks.is_known:
             marks.rest = stored
+        marks.hold(stored)
 
     def began(self, partition: TopicPartition, position: Position) -> None:
         """Nothing was stored and reading begins behind messages that are to be skipped: there is the floor.
