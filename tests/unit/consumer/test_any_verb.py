@@ -408,8 +408,8 @@ class Story:
             try:
                 with suppress(*PASSING), anyio.fail_after(VERB_S_MAX), anyio.move_on_after(limit):
                     await verb(consumer, self.chance.choice(self.partitions))
-            except StaleAssignment:  # the session before could not leave, or this one leaves; or it is too new
-                assert self.is_group or len(self.partitions) > self.begun
+            except StaleAssignment:  # this session leaves, or the one before could not; or the partition is too new
+                assert self.is_ending or self.is_group or len(self.partitions) > self.begun
             except NotStarted:
                 assert self.is_ending
                 return
