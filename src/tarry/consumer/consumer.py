@@ -181,6 +181,7 @@ class Consumer(Bound, Generic[T]):
         self._hurry = anyio.Event()
         self._closed = anyio.Event()
         self._report = ShutdownReport({}, {}, {})
+        self._exit: BaseException | None = None  # by which the last hook ends the program
 
     def __repr__(self) -> str:
         return f"<tarry {self._reads}, {self._state.value}>"
@@ -262,6 +263,9 @@ class Consumer(Bound, Generic[T]):
             with anyio.CancelScope(shield=True):
                 await self._closed.wait()
             raise
+        if self._exit is not None:
+            ends, self._exit = self._exit, None
+            raise ends
         return self._report
 
     async def _close(self) -> None:
@@ -300,7 +304,7 @@ class Consumer(Bound, Generic[T]):
         await self._wait_for_reader(deadline)
         self._handing.note()
         if self._membership is not None:
-            await self._membership.farewell()
+            await self._say_farewell(self._membership)
         last = await self._storing.finish(list(self._positions), self._end_s)
         if last.cut_off:
             self._advice.ended_unstored(last.cut_off, self._end_s)
@@ -312,6 +316,15 @@ class Consumer(Bound, Generic[T]):
             for lost in self._hand.lost(self._fetches.segments):
                 warn_possibly_lost(self._instruments, lost.origin.partition, lost.first, lost.last)
         return last.rewound
+
+    async def _say_farewell(self, membership: Membership) -> None:
+        """A hook may end the program (`sys.exit`, Ctrl-C): that is raised when all the rest is done."""
+        try:
+            await membership.farewell()
+        except (anyio.get_cancelled_exc_class(), GeneratorExit):  # this task is not to go on
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._exit = error
 
     async def _leave(self) -> None:
         with anyio.move_on_after(self._end_s):
@@ -376,6 +389,8 @@ class Consumer(Bound, Generic[T]):
         if self._current_task() is not self._reader:
             self._claim()
         self._settle()
+        if self._is_told and self._state is State.DRAINING:
+            raise self._ended()
         demand = Demand(
             options.count, options.min_count, options.max_bytes, deadline=anyio.current_time() + options.max_wait
         )

@@ -37,6 +37,10 @@ AUTOMATIC = pytest.mark.parametrize(
 MODES = pytest.mark.parametrize("commit", [AutoCommit.finished(0.2), AutoCommit.interval(0.2), AutoCommit.disabled()])
 
 
+class NoException(BaseException):
+    """An application's own way to end."""
+
+
 def says(
     committed: Mapping[TopicPartition, int | None],
     rewound: Mapping[TopicPartition, int],
@@ -406,6 +410,46 @@ class TestTheLastWord:
             named = [(event["partition"], event["first"], event["last"]) for event in rig.reported("possibly_lost")]
             assert named == [(P0, 1, stored)]
             assert f"{P0}: messages 1 to {stored} were committed for this consumer" in caplog.text
+
+    @rule("C67", "C34")
+    @pytest.mark.parametrize("commit", [AutoCommit.finished(100.0), AutoCommit.each_message(), AutoCommit.on_poll()])
+    @pytest.mark.parametrize("ends", [SystemExit(4), KeyboardInterrupt(), NoException()], ids=repr)
+    @virtual()
+    async def test_a_last_hook_that_ends_the_program_costs_no_last_store(
+        self, ends: BaseException, commit: AutoCommit
+    ) -> None:
+        def on_revoked(_: object) -> None:
+            raise ends
+
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            consumer = await rig.member(commit=commit, on_revoked=on_revoked).__aenter__()
+            await take(consumer, 3)
+            await settled()
+            with pytest.raises(type(ends)) as raised:
+                await consumer.shutdown()
+            assert raised.value is ends
+            assert rig.group_stored(P0) == 1
+            assert len(rig.calls("leave")) == 1
+            assert (await consumer.shutdown()).committed == {P0: 1}
+
+    @rule("C23", "C67")
+    @virtual()
+    async def test_behind_a_batch_that_says_drain_a_poll_is_told_at_once_that_it_ends(self) -> None:
+        async def on_revoked(_: object) -> None:
+            await anyio.sleep(3.0)
+
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            consumer = await rig.member(on_revoked=on_revoked).__aenter__()
+            polling = start(tasks, consumer.poll)
+            await anyio.sleep(1.0)
+            stopping = start(tasks, consumer.shutdown)
+            await polling.done.wait()
+            assert polling.result.reason == "drain"
+            with pytest.raises(NotStarted, match="is shutting down"):
+                await consumer.poll()
+            assert anyio.current_time() == 1.0
+            await stopping.done.wait()
 
     @rule("C67")
     @virtual()
