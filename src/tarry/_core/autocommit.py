@@ -196,7 +196,8 @@ class Commits:
         if self._mode == "disabled" or (target == marks.stored and not marks.in_doubt):
             return None
         is_lower = marks.stored is not None and (target is None or target < marks.stored)
-        return Store(partition, target, is_lower or marks.in_doubt or marks.sought, seeks=marks.seeks)
+        seeks = marks.followed if self._is_mere_seek(marks) else marks.seeks  # where it belonged before follows no seek
+        return Store(partition, target, is_lower or marks.in_doubt or marks.sought, seeks=seeks)
 
     def ahead(self, partition: TopicPartition) -> tuple[Offset, Offset] | None:
         """The first and last message that the log counts as read though they are not finished; None: there is none."""
@@ -247,10 +248,14 @@ class Commits:
 
     def _rest(self, marks: Marks) -> Offset | None:
         """Where the stored offset belongs when nothing more will be finished; after a mere seek where it belonged."""
-        done = _highest((marks.finished, marks.explicit))
-        if done is None and marks.sought:
+        if self._is_mere_seek(marks):
             return marks.rest
-        return _highest((done, marks.floor))
+        return _highest((marks.finished, marks.explicit, marks.floor))
+
+    @staticmethod
+    def _is_mere_seek(marks: Marks) -> bool:
+        """Since a seek nothing was finished, nor stored."""
+        return marks.sought and marks.finished is None and marks.explicit is None
 
 
 def _highest(offsets: Iterable[Offset | None]) -> Offset | None:

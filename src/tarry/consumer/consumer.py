@@ -242,6 +242,8 @@ class Consumer(Bound, Generic[T]):
 
         Raises:
             UsageError: called in another thread or event loop.
+            BaseException: the last `on_revoked` has raised it, and it is no `Exception` (`sys.exit`, Ctrl-C). Raised
+                once, when all is done.
         """
         if not self._is_started():
             return self._report
@@ -690,8 +692,8 @@ class Consumer(Bound, Generic[T]):
         if gap is not None and "fail" in (start.on_gap, self._reads.start.on_gap):
             raise gap.refusal()
         if self._positions[owned].history not in (None, resolved.history):
-            self._commits.forget(owned)
-        if self._reads.is_named and not self._commits[owned].is_known:
+            self._worker.renew(owned)
+        while self._reads.is_named and not self._commits[owned].is_known:  # again where it was lost meanwhile
             with self._asks():
                 await self._storing.find(owned)  # nobody will, once there is a position
             self._owned(owned)

@@ -19,7 +19,7 @@ from tarry.consumer.saying import Saying
 from tarry.consumer.standing import Standing
 from tarry.errors import NotAMember, StaleAssignment, TarryError
 from tarry.instruments import Instruments
-from tarry.types import HistoryId, Offset, Ownership, TopicPartition
+from tarry.types import HistoryId, Offset, TopicPartition
 
 Decide = Callable[[TopicPartition], Store | None]
 """What to store for a partition, asked once its turn has come."""
@@ -247,19 +247,20 @@ class Storing:
             place = self._positions.get(partition)
             if place is None or (history is not None and history != place.history):
                 raise _stale(partition)
+            is_held = self._held(partition)
             try:
                 stored = await self._standing.session.store_offset(
                     partition, store.offset, ownership=place.ownership, history=place.history, lower=store.lower
                 )
             except BaseException as error:
                 is_settled = isinstance(error, TarryError) and error.applied == "no"
-                if not is_settled and self._is_held(partition, place.ownership):
+                if not is_settled and is_held():
                     self._commits.lost(store)
                 if isinstance(error, NotAMember):
                     raise _stale(partition) from error
                 raise
             self.counts = replace(self.counts, stored=self.counts.stored + 1)
-            if not self._is_held(partition, place.ownership):  # the marks are those of a later ownership
+            if not is_held():  # the marks are those of a later ownership, or of a later topic
                 return 0
             return self._commits.accepted(store, stored)
 
@@ -280,14 +281,18 @@ class Storing:
         return decide_or_raise
 
     def _held(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Whether a partition is still held as it is now."""
-        place = self._positions.get(partition)
-        ownership = None if place is None else place.ownership
-        return lambda: ownership is not None and self._is_held(partition, ownership)
+        """Whether a partition is still held as it is now: under the same ownership, and with the same topic.
 
-    def _is_held(self, partition: TopicPartition, ownership: Ownership) -> bool:
-        place = self._positions.get(partition)
-        return place is not None and place.ownership == ownership
+        Its marks are replaced when either ends; without a group the ownership stays when a topic is created anew.
+        """
+        place, marks = self._positions.get(partition), self._commits[partition]
+        ownership = None if place is None else place.ownership
+
+        def is_held() -> bool:
+            now = self._positions.get(partition)
+            return now is not None and now.ownership == ownership and self._commits[partition] is marks
+
+        return is_held
 
 
 def _stale(partition: TopicPartition) -> StaleAssignment:

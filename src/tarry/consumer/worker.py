@@ -292,9 +292,13 @@ class Worker:
 
     def moved(self, partition: TopicPartition) -> None:
         """The position of a partition was set by hand: what is out for it is void (C33), and it is read again."""
+        history = self._positions[partition].history
+        if history is not None:
+            self._note_history(partition, history)
         self._stopping.succeeded(partition)
         self._begin_anew(partition)
         self._void(partition)
+        self.committing.leave_unread(partition)  # what is void now, and was committed
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
         """Stop reading a partition until it is sought; the caller raises the error itself."""
@@ -536,7 +540,7 @@ class Worker:
             return
         self._stopping.succeeded(partition)
         if place.history is not None and reply.history != place.history:
-            self._new_history(partition)
+            self.renew(partition)
             return
         if reply.asked < reply.position and not self._meet(_gap_in(reply)):
             self._leave_unread(reply)
@@ -592,7 +596,8 @@ class Worker:
             old_history=self._histories.pop(partition, None),
         )
 
-    def _new_history(self, partition: TopicPartition) -> None:
+    def renew(self, partition: TopicPartition) -> None:
+        """The topic of a partition was created again: nothing that is known of it counts."""
         self._warn_recreated(partition)
         self._gaps.forget(partition)
         self._fetches.void(partition)

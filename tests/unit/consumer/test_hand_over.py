@@ -381,6 +381,47 @@ class TestGivingUp:
                     assert rig.reported("gap") == []
                     assert await owns(second, 1) == {P1}
 
+    @rule("C33", "C32")
+    @pytest.mark.parametrize("to", [0, 8])
+    @virtual()
+    async def test_after_a_mere_seek_what_was_finished_before_it_is_left_stored(self, to: int) -> None:
+        async with opened(2) as rig:
+            for at in (P0, P1):
+                await rig.fill(at, 10)
+            async with rig.member(commit=AutoCommit.on_poll()) as first:
+                assert len(await first.poll(min_count=20)) == 20
+                await first.poll(max_wait=0.0)  # all are finished
+                for at in (P0, P1):
+                    await rig.fill(at, 10)
+                assert len(await first.poll(min_count=20)) == 20
+                for at in (P0, P1):
+                    await first.seek(at, to)
+                async with rig.member() as second:
+                    (moved,) = await owns(second, 1)
+                    assert rig.group_stored(moved) == 9
+
+    @rule("C33", "C32")
+    @pytest.mark.parametrize("to", [0, 8])
+    @virtual()
+    async def test_a_shutdown_in_the_middle_of_one_leaves_it_too(self, to: int) -> None:
+        every = [TopicPartition("t", number) for number in range(4)]
+        async with opened(4) as rig:
+            for at in every:
+                await rig.fill(at, 10)
+            first = await rig.member(commit=AutoCommit.finished(100.0)).__aenter__()
+            assert len(await first.poll(min_count=40)) == 40
+            await first.poll(max_wait=0.0)
+            for at in every:
+                await first.seek(at, to)
+            held = rig.script.on("store_offset", do=hold(anyio.Event()))
+            second = await rig.member().__aenter__()
+            await anyio.sleep(2)
+            rig.script.remove(held)
+            report = await first.shutdown()
+            await second.shutdown()
+            assert {rig.group_stored(at) for at in every} == {9}
+            assert report.rewound == {}
+
 
 class TestPollsEndEarly:
     @rule("K55")

@@ -22,10 +22,11 @@ from tarry.errors import (
     OffsetOutOfRange,
     StaleAssignment,
 )
-from tarry.testing import delay, refuse
+from tarry.testing import delay, hold, refuse
 from tarry.types import EPOCH
 from tests.marks import rule
 from tests.unit.consumer.rig import P0, P1, Rig, offsets, opened, owns, places, settled, start, take, take_all
+from tests.unit.consumer.test_reading import recreate
 from tests.virtual import virtual
 
 BASE = datetime(2015, 6, 1, tzinfo=UTC)
@@ -256,6 +257,85 @@ class TestSeek:
                 await consumer.seek(0, to)
             async with rig.consumer() as consumer:
                 assert (await anext(consumer)).offset == 4
+
+    @rule("C33", "I1")
+    @pytest.mark.parametrize("to", [0, 8])
+    @virtual()
+    async def test_what_is_brought_back_meanwhile_is_no_store_that_followed_the_seek(self, to: int) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                await take(consumer, 5)
+                await consumer.seek(0, to)
+                await anext(consumer)
+                consumer.pause(0, cause="a break")
+                await anyio.sleep(1)
+                assert rig.stored(P0) == 3
+            assert rig.stored(P0) == 3
+
+    @rule("C33", "I7")
+    @virtual()
+    async def test_the_first_store_after_it_may_go_down_also_behind_a_pause(self) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 10)
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                await take(consumer, 5)
+                await consumer.seek(0, 0)
+                message = await anext(consumer)
+                consumer.pause(0, cause="a break")
+                await anyio.sleep(1)
+                await consumer.store_offset(message)
+                assert rig.stored(P0) == 0
+
+    @rule("K01", "C33")
+    @virtual()
+    async def test_what_was_committed_and_is_void_is_brought_back_before_anything_else_is_committed(self) -> None:
+        """A kill behind a seek back loses one batch at most."""
+        async with opened() as rig:
+            await rig.fill(P0, 100)
+            async with rig.consumer(commit=AutoCommit.on_poll()) as consumer:
+                await anext(consumer)
+                assert rig.stored(P0) == 99
+                await consumer.seek(0, 0)
+                await consumer.poll(count=5)
+                batch = await consumer.poll(count=5)
+                await anyio.sleep(1)
+                assert rig.stored(P0) == batch[-1].offset == 9
+
+    @rule("C33", "K57")
+    @pytest.mark.parametrize("commit", [AutoCommit.finished(100.0), AutoCommit.each_message(), AutoCommit.on_poll()])
+    @virtual()
+    async def test_the_first_to_meet_a_new_topic_takes_nothing_over_from_the_old_one(self, commit: AutoCommit) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 50)
+            async with rig.consumer(commit=commit) as consumer:
+                await take(consumer, 40)
+                consumer.pause(0, cause="so that nothing is fetched")
+                recreate(rig, 1)
+                await rig.fill(P0, 60)
+                await anyio.sleep(1)
+                await consumer.seek(0, 1)
+                assert len(rig.reported("topic_recreated")) == 1
+            assert rig.stored(P0) is None
+            async with rig.consumer() as consumer:
+                assert (await anext(consumer)).offset == 0
+
+    @rule("C21", "C33")
+    @virtual()
+    async def test_what_is_stored_is_asked_again_where_the_session_was_lost_meanwhile(self) -> None:
+        async with opened(1, session_timeout=2.0) as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 10)
+            go = anyio.Event()
+            rig.script.every("resolve", do=delay(0.2), where=lambda call: call.at < 0.1)
+            rig.script.on("stored_offset", do=hold(go, reply=True))
+            async with rig.member(commit=AutoCommit.on_poll(), heartbeat_interval=1e3) as consumer:
+                seeking = start(tasks, partial(consumer.seek, 0, 5))
+                await anyio.sleep(3)
+                assert rig.reported("evicted")
+                go.set()
+                await seeking.done.wait()
+                assert (await anext(consumer)).offset == 5
+            assert rig.group_stored(P0) is None
 
     @virtual()
     async def test_seeking_back_under_an_automatic_mode(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import anyio
 import pytest
 
 from tarry import AutoCommit, Message, PollOptions, Start
+from tarry.consumer.consumer import Consumer
 from tarry.errors import (
     CapacityExceeded,
     ConfigError,
@@ -16,11 +19,13 @@ from tarry.errors import (
     OffsetOutOfRange,
     OutcomeUnknown,
     StaleAssignment,
+    TopicNotFound,
 )
 from tarry.testing import delay, hold, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import NAME, P0, P1, P2, offsets, opened, places, settled, start, take
+from tests.unit.consumer.rig import NAME, P0, P1, P2, Rig, offsets, opened, places, settled, start, take
+from tests.unit.consumer.test_reading import recreate
 from tests.virtual import virtual
 
 
@@ -265,6 +270,53 @@ class TestStoreOffset:
             async with rig.consumer(name=None) as consumer:
                 assert (await anext(consumer)).offset == 0
             assert (rig.stored(P0, "a"), rig.stored(P0, "b"), rig.stored(P0, NAME)) == (3, 4, None)
+
+    @rule("K57", "C53")
+    @pytest.mark.parametrize("way", ["late", "cancelled", "lost"])
+    @virtual()
+    async def test_one_that_outlasts_its_topic_counts_for_nothing_in_the_next(self, way: str) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 51)
+            async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
+                last = (await take(consumer, 51))[-1]
+                go = anyio.Event()
+                rig.script.on("store_offset", do=lose_reply(after=5.0) if way == "lost" else hold(go, reply=True))
+                storing = start(tasks, partial(consumer.store_offset, last))
+                await anyio.sleep(0.5)
+                await self.recreate(rig, consumer)
+                if way == "cancelled":
+                    await storing.cancel()
+                go.set()
+                await storing.done.wait()
+                assert offsets(await take(consumer, 4)) == [0, 1, 2, 3]
+            assert rig.stored(P0) == 2
+
+    @rule("K57", "C53")
+    @virtual()
+    async def test_one_that_waits_for_its_turn_while_its_topic_is_created_again_is_refused(self) -> None:
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 51)
+            async with rig.consumer() as consumer:
+                messages = await take(consumer, 51)
+                go = anyio.Event()
+                rig.script.on("store_offset", do=hold(go, reply=True))
+                start(tasks, partial(consumer.store_offset, messages[0]))
+                await anyio.sleep(0.1)
+                second = start(tasks, partial(consumer.store_offset, P0, 50))
+                await self.recreate(rig, consumer)
+                go.set()
+                await second.done.wait()
+                assert rig.stored(P0) is None
+                assert isinstance(second.error, StaleAssignment)
+
+    async def recreate(self, rig: Rig, consumer: Consumer) -> None:
+        """Delete the topic and create it again, and let the consumer see it."""
+        recreate(rig, 1)
+        await rig.fill(P0, 100)
+        with anyio.move_on_after(1.0), suppress(TopicNotFound):
+            await anext(consumer)
+        await anyio.sleep(1)
+        assert rig.reported("topic_recreated")
 
 
 class TestModes:

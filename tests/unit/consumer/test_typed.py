@@ -222,6 +222,20 @@ class TestWhatDoesNotDecode:
             assert await polls(consumer, 1) == [([(0, 0)], "count")]
             assert [type(item) for item in await items(consumer, 1)] == [UndecodableMessage]
 
+    @rule("C33", "I1")
+    @virtual()
+    async def test_from_one_to_another_by_a_seek_what_was_in_hand_comes_again(self) -> None:
+        async with opened() as rig:
+            for value in (b"0", b"1", b"2", b"bad", b"4", b"5", b"bad"):
+                await rig.append(P0, value)
+            async with rig.consumer(value_type=int, commit=AutoCommit.on_poll()) as consumer:
+                await take(consumer, 3)
+                await consumer.seek(0, 6)
+                with pytest.raises(UndecodableMessage):
+                    await anext(consumer)
+                await anyio.sleep(1)
+            assert rig.stored(P0) == 1
+
 
 class TestDamagedRecords:
     @rule("C23")
