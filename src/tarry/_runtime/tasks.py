@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from tarry._runtime.bridge import backend
 
@@ -35,6 +35,15 @@ def ended(task: Task) -> bool:
     if isinstance(task, asyncio.Task):
         return task.done()
     return inspect.getcoroutinestate(task.coro) == inspect.CORO_CLOSED
+
+
+def returned(task: Task) -> object:
+    """What a task of asyncio has returned, None where it has not; those of trio return nothing."""
+    if not isinstance(task, asyncio.Task):
+        return None
+    ran = cast("asyncio.Task[object]", task)
+    failed = getattr(ran, "_exception", None)  # to ask for it would tell asyncio that somebody has seen it
+    return ran.result() if ran.done() and not ran.cancelled() and failed is None else None
 
 
 def is_cancelled() -> bool:

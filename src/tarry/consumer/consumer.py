@@ -28,7 +28,7 @@ from tarry._core.fetches import Demand, Fetches
 from tarry._core.pace import Pace
 from tarry._core.positions import Positions
 from tarry._runtime.bridge import Bound, Home
-from tarry._runtime.tasks import NOBODY, Task, current_task, ended
+from tarry._runtime.tasks import NOBODY, Task, current_task, ended, returned
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions, check_seconds
 from tarry.consumer.advice import Advice
 from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
@@ -148,7 +148,7 @@ class Consumer(Bound, Generic[T]):
             self._fetches,
             keeps=self._commits_on_poll,
             is_open=self._is_open,
-            is_gone=lambda: ended(self._reader),
+            is_gone=lambda: ended(self._holder),
             stop=self._stop_cursor,
         )
         self._hand = self._handing.machine
@@ -173,6 +173,7 @@ class Consumer(Bound, Generic[T]):
         # Who reads.
         self._current_task: Callable[[], Task] = self._not_started
         self._reader: Task = NOBODY
+        self._owner: Task = NOBODY  # which entered it
         self._reading = False
         self._is_told = False  # the reader knows of the shutdown
         self._is_consuming = False
@@ -215,6 +216,7 @@ class Consumer(Bound, Generic[T]):
         self._make_parts()
         self._state = State.OPEN
         self._current_task = current_task()
+        self._owner = self._current_task()
         self._opened(self)
         self._start_soon(self._worker.run)
         return self
@@ -253,7 +255,7 @@ class Consumer(Bound, Generic[T]):
             self._handing.stop_short()
             self._arrived()
             self._start_soon(self._close)  # not in this task, so that no cancel cuts it short
-        if self._reader is self._current_task():
+        if self._holder is self._current_task():
             self._is_told = True
             self._hurry.set()
         if self._membership is not None and self._membership.is_in_hook:
@@ -295,7 +297,7 @@ class Consumer(Bound, Generic[T]):
     async def _wait_for_reader(self, deadline: float) -> None:
         """Until the reader asks again, ends, or shuts down itself."""
         with anyio.CancelScope(deadline=deadline):
-            while self._hand.in_work() and not self._hurry.is_set() and not ended(self._reader):
+            while self._hand.in_work() and not self._hurry.is_set() and not ended(self._holder):
                 with anyio.move_on_after(READER_LOOK_S):
                     await self._hurry.wait()
 
@@ -576,6 +578,16 @@ class Consumer(Bound, Generic[T]):
                 "let one task read and hand messages on, or open a consumer per task"
             )
         self._reader = task
+
+    @property
+    def _holder(self) -> Task:
+        """Whoever has what was handed out last.
+
+        A task that has ended by returning it has passed it on; as far as anybody can know, to the one that entered this
+        consumer: `asyncio.wait_for(anext(consumer), 1)` of Python 3.11 reads in a task of its own.
+        """
+        is_passed_on = isinstance(returned(self._reader), (Message, Batch))
+        return self._owner if is_passed_on else self._reader
 
     def _reader_does(self) -> str | None:
         """What whoever reads is about; None: nothing that has to do with this consumer."""

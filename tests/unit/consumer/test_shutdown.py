@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from tarry import AutoCommit, Batch, Message, PollOptions, Start
 from tarry._runtime.bridge import backend
+from tarry._runtime.tasks import returned
 from tarry.consumer.consumer import Consumer
 from tarry.errors import CapacityExceeded, FeatureUnavailable, LogUnavailable, NotAccepted, NotStarted, OffsetOutOfRange
-from tarry.testing import Action, delay, hold, hook, lose_reply, refuse
+from tarry.testing import Action, delay, hold, hook, lose_reply, refuse, run_virtual
 from tarry.types import Offset, ShutdownReport, TopicPartition
 from tests.marks import rule
 from tests.unit.consumer.rig import (
@@ -23,6 +25,7 @@ from tests.unit.consumer.rig import (
     Rig,
     offsets,
     opened,
+    owns,
     places,
     settled,
     start,
@@ -720,6 +723,72 @@ class TestWhoWaits:
             async with consumer:  # and that was no shutdown
                 await rig.append(P0, b"a")
                 assert (await anext(consumer)).offset == 0
+
+
+class TestReadsInTasksOfTheirOwn:
+    """As those of `asyncio.wait_for` on Python 3.11: each has ended when its message is handed on."""
+
+    @rule("C66", "C91")
+    def test_a_shutdown_by_another_task_waits_for_the_message(self) -> None:
+        async def main() -> None:
+            async with opened() as rig, anyio.create_task_group() as tasks:
+                await rig.fill(P0, 3)
+                async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
+                    assert (await asyncio.create_task(consumer.__anext__())).offset == 0
+                    stopping = start(tasks, consumer.shutdown)
+                    await anyio.sleep(1.0)
+                    assert stopping.outcome == "running"
+                    with pytest.raises(StopAsyncIteration):
+                        await consumer.__anext__()
+                    await stopping.done.wait()
+                    assert stopping.result == says({P0: 0}, {}, {})
+
+        run_virtual(main, backend="asyncio")
+
+    @rule("C66", "C91")
+    def test_who_entered_the_consumer_and_shuts_it_down_waits_for_nobody(self) -> None:
+        async def main() -> None:
+            async with opened() as rig:
+                await rig.fill(P0, 3)
+                async with rig.consumer(commit=AutoCommit.finished(100.0)) as consumer:
+                    assert (await asyncio.create_task(consumer.__anext__())).offset == 0
+                    assert await consumer.shutdown() == says({P0: None}, {}, {P0: 1})
+                assert anyio.current_time() == 0.0
+
+        run_virtual(main, backend="asyncio")
+
+    @rule("C32", "C91")
+    def test_a_hand_over_waits_for_the_message(self) -> None:
+        async def main() -> None:
+            async with opened(2) as rig:
+                for at in (P0, P1):
+                    await rig.fill(at, 2)
+                async with rig.member() as first:
+                    assert len(await asyncio.create_task(first.poll(min_count=4))) == 4
+                    async with rig.member() as second:
+                        await anyio.sleep(1.0)
+                        assert second.assignment == frozenset()
+                        await first.poll(max_wait=0.0)
+                        assert len(await owns(second, 1, within=1.0)) == 1
+
+        run_virtual(main, backend="asyncio")
+
+    @rule("C67")
+    def test_a_read_that_failed_hands_nothing_on_and_asyncio_still_tells_of_it(self) -> None:
+        async def main() -> None:
+            async def fail() -> None:
+                raise ValueError("nobody looks at it")
+
+            told: list[str] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+            failed = asyncio.create_task(fail())
+            await settled()
+            assert returned(failed) is None
+            del failed
+            gc.collect()
+            assert told == ["Task exception was never retrieved"]
+
+        run_virtual(main, backend="asyncio")
 
 
 class TestCancelledShutdown:
