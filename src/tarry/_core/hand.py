@@ -189,6 +189,11 @@ class Hand:
         return None if self._list is None else self._list.rest
 
     @property
+    def has_failed(self) -> bool:
+        """A handler has failed on the message in hand, which comes again."""
+        return self._list is not None and self._comes_again(self._list)
+
+    @property
     def reached(self) -> Reached | None:
         """How far the list has come; None: there is none."""
         now = self._list

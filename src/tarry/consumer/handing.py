@@ -63,10 +63,13 @@ class Handing:
     def settle(self) -> None:
         """Whoever reads again has finished what he was given, unless a handler failed on it; the rest goes back."""
         self._stop()
-        settled = self.machine.settle()
-        for reached in settled.reached:
-            self._mark(reached)
-        self._give_back(settled.rest)
+        if (
+            self._is_open() or not self.machine.has_failed
+        ):  # at the end what a handler failed on stays unfinished in hand
+            settled = self.machine.settle()
+            for reached in settled.reached:
+                self._mark(reached)
+            self._give_back(settled.rest)
         if self._settling is not None:
             self._settling.set()
             self._settling = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -435,6 +437,28 @@ class TestTheLastWord:
             assert rig.group_stored(P0) == 1
             assert len(rig.calls("leave")) == 1
             assert (await consumer.shutdown()).committed == {P0: 1}
+
+    @rule("C67", "K10")
+    @virtual()
+    async def test_a_message_whose_handler_fails_meanwhile_is_unfinished(self) -> None:
+        async def handler(message: Message) -> None:
+            await anyio.sleep(2)
+            raise ValueError(message)
+
+        async def work(consumer: Consumer) -> None:
+            with suppress(ValueError):
+                await consumer.consume(handler)
+            await consumer.consume(handler)
+
+        async with opened() as rig, anyio.create_task_group() as tasks:
+            await rig.fill(P0, 5)
+            consumer = await rig.consumer(commit=AutoCommit.after_each()).__aenter__()
+            working = start(tasks, partial(work, consumer))
+            await anyio.sleep(1)
+            report = await consumer.shutdown()
+            await working.done.wait()
+            assert anyio.current_time() == 2.0
+            assert report == says({P0: None}, {}, {P0: 1})
 
     @rule("C23", "C67")
     @virtual()
