@@ -63,9 +63,8 @@ class Handing:
     def settle(self) -> None:
         """Whoever reads again has finished what he was given, unless a handler failed on it; the rest goes back."""
         self._stop()
-        if (
-            self._is_open() or not self.machine.has_failed
-        ):  # at the end what a handler failed on stays unfinished in hand
+        # At the end, what a handler has failed on stays in hand, unfinished.
+        if self._is_open() or not self.machine.has_failed:
             settled = self.machine.settle()
             for reached in settled.reached:
                 self._mark(reached)
