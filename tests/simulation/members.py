@@ -439,6 +439,8 @@ class Member:
         """A read call is made: it finishes what was handed out, unless the consumer waits for nobody any more."""
         if not run.hand or run.is_closed:
             return
+        if run.has_failed and run.closing_at is not None:  # no read has it again: it stays unfinished
+            return
         now, spans, run.hand = anyio.current_time(), run.hand, []
         if run.has_failed:
             run.has_failed = False
