@@ -236,6 +236,33 @@ class TestFinished:
                 assert len(found) == warns
             assert len(rig.reported("never_stored")) == 2
 
+    @rule("C98")
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({}, "begins at the first message again unless the handler calls store_offset; pass commit="),
+            ({"name": None}, "begins at the first message again; pass name= and commit="),
+            (
+                {"start": Start.next(otherwise=Start.end())},
+                "begins at the end and skips what is there unless the handler calls store_offset; pass commit=",
+            ),
+            (
+                {"start": Start.next(otherwise="fail")},
+                "is refused with OffsetOutOfRange unless the handler calls store_offset; pass commit=",
+            ),
+        ],
+    )
+    @virtual()
+    async def test_it_says_where_a_start_leads_and_names_only_what_this_consumer_can_do(
+        self, options: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig:
+            stopped = anyio.Event()
+            stopped.set()
+            async with rig.consumer(**options) as consumer:
+                await consumer.consume(print, stop=stopped)
+            assert f"each start {says}AutoCommit.after_each()" in caplog.text
+
 
 class TestStop:
     @AFTER
