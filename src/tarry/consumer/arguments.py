@@ -6,6 +6,8 @@ Errors say what was passed and what to pass instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from inspect import isasyncgenfunction, isgeneratorfunction, isroutine
 from typing import Any
 
 import anyio
@@ -117,10 +119,23 @@ def check_cause(cause: object) -> None:
         raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
 
 
+def check_runs(what: str, function: object) -> None:
+    """A call of it does its work, also behind a `partial` or as an object."""
+    while isinstance(function, partial):
+        function = function.func
+    called: Any = function if isroutine(function) else type(function).__call__
+    if isgeneratorfunction(called) or isasyncgenfunction(called):
+        raise ConfigTypeError(
+            f"{what}: it contains `yield`, so a call of it only makes a generator and none of its body runs; "
+            "pass a function without `yield`"
+        )
+
+
 def check_handler(handler: object, stop: object, on_error: object) -> None:
     """What `consume` is called with."""
     if not callable(handler):
         raise ConfigTypeError(f"consume({handler!r}) needs a function of one message")
+    check_runs(f"consume({handler!r})", handler)
     if stop is not None and not isinstance(stop, anyio.Event):
         raise ConfigTypeError(f"stop={stop!r} is a {type(stop).__name__}; it takes an anyio.Event")
     if on_error not in ("raise", "skip"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
@@ -172,6 +172,22 @@ class TestBuilding:
         partitioner: Any = "hash"
         with pytest.raises(ConfigTypeError, match="partitioner='hash': it takes a function, not str"):
             tarry.connect("memory:").producer(T, partitioner=partitioner)
+
+    def test_a_function_of_the_user_is_none_whose_body_would_never_run(self) -> None:
+        async def hook(partitions: object) -> AsyncGenerator[object]:
+            yield partitions
+
+        def partitioner(*_: object) -> Generator[int]:
+            yield 0
+
+        client: Any = tarry.connect("memory:")
+        for make in (
+            lambda: client.consumer(T, group="g", on_assigned=hook),
+            lambda: client.consumer(T, group="g", on_revoked=partial(hook)),
+            lambda: client.producer(T, partitioner=partitioner),
+        ):
+            with pytest.raises(ConfigTypeError, match=r"=.*: it contains `yield`.*pass a function without `yield`"):
+                make()
 
     def test_what_belongs_to_a_loop_is_neither_copied_nor_pickled(self) -> None:
         client = tarry.connect("memory:")
