@@ -237,6 +237,9 @@ class TestAnotherLoop:
             consumer.ready,
             consumer.lag,
             consumer.health,
+            lambda: consumer.position(0),
+            lambda: consumer.last_delivered(0),
+            lambda: consumer.last_stored(0),
             consumer.shutdown,
         ]
         for use in uses:
@@ -245,11 +248,17 @@ class TestAnotherLoop:
                     outcome = use()
                     if isawaitable(outcome):
                         await outcome
+        assert consumer.assignment == {P0}
+        assert consumer.paused == {}
+        assert consumer.generation == 1
+        assert consumer.statistics().messages == 0
+        assert client.counts == {}
 
+    @pytest.mark.parametrize("home", ["asyncio", "trio"])
     @pytest.mark.parametrize("other", ["asyncio", "trio"])
     @pytest.mark.parametrize("target", ["memory:", "log.db"])
     def test_of_a_thread_or_another_loop_is_refused(
-        self, target: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, target: str, other: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
 
@@ -265,7 +274,7 @@ class TestAnotherLoop:
                     await producer.send(b"a")
                     assert (await anext(consumer)).value == b"a"
 
-        anyio.run(main)
+        anyio.run(main, backend=home)
 
 
 class TestEntering:
