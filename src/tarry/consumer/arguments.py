@@ -15,7 +15,7 @@ import anyio
 from tarry._core.positions import Positions
 from tarry.config import PollOptions
 from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
-from tarry.types import Batch, Message, Offset, Origin, TopicPartition, check_offset, named_partition
+from tarry.types import Batch, Message, Offset, Origin, Start, TopicPartition, check_offset, named_partition
 
 Named = TopicPartition | int
 """A partition as users name it: with one topic, a plain int names one of it."""
@@ -111,6 +111,17 @@ def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[
     """The options of one `poll`: what is given beside the usual ones; what is unknown is refused by its name (C12)."""
     changed = {**{name: value for name, value in given.items() if value is not None}, **unknown}
     return PollOptions(**(usual.model_dump() | changed)) if changed else usual
+
+
+def start_of(to: object) -> Start:
+    """Where `seek` is to go."""
+    if isinstance(to, Start):
+        return to
+    if isinstance(to, bool) or not isinstance(to, int):
+        raise ConfigTypeError(
+            f"seek takes an offset or a Start, for example Start.first(), not {type(to).__name__} ({to!r})"
+        )
+    return Start.offset(to)
 
 
 def check_cause(cause: object) -> None:

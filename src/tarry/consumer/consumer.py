@@ -31,7 +31,7 @@ from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.tasks import NOBODY, Task, current_task, ended
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions, check_seconds
 from tarry.consumer.advice import Advice
-from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
+from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options, start_of
 from tarry.consumer.gathering import Gathering
 from tarry.consumer.handing import READER_LOOK_S, Handing
 from tarry.consumer.lists import Lists
@@ -682,7 +682,7 @@ class Consumer(Bound, Generic[T]):
         """
         self._check_started()
         owned = self._owned(partition)
-        start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
+        start = fill_count(start_of(to), self._poll.count)
         with self._asks():
             resolved = await self._standing.session.resolve(owned, start)
         self._owned(owned)  # again: it may have been lost meanwhile
