@@ -20,6 +20,7 @@ from tarry._runtime.bridge import Bound
 from tarry._runtime.clock import random_bytes, random_share, wall_ms
 from tarry._runtime.signals import Drain, current_drain
 from tarry.config import MIB, AutoCommit, ConsumerOptions, LogOptions, PollOptions, ProducerOptions, TopicOptions
+from tarry.consumer.arguments import check_runs
 from tarry.consumer.consumer import Consumer
 from tarry.consumer.membership import Hook, Hooks
 from tarry.consumer.reads import Reads, fill_count
@@ -516,6 +517,7 @@ def _check_kind(option: str, given: object, kind: type[object]) -> None:
 def _check_function(option: str, given: object) -> None:
     if given is not None and not callable(given):
         raise ConfigTypeError(f"{option}={given!r}: it takes a function, not {type(given).__name__}")
+    check_runs(f"{option}={given!r}", given)
 
 
 def _check_instruments(given: Sequence[abc.Instrument]) -> Sequence[abc.Instrument]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Never, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -72,11 +72,20 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Never, **values: Any) -> None:
+        if unnamed:
+            raise _unnamed(type(self), unnamed)
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise config_error(type(self), error) from None
+
+
+def _unnamed(options: type[Options], given: tuple[object, ...]) -> ConfigTypeError:
+    """Options have no order that anybody would know."""
+    name, first = options.__name__, next(iter(options.model_fields))
+    example = "AutoCommit.finished()" if options is AutoCommit else f"{name}({first}={given[0]!r})"
+    return ConfigTypeError(f"{name}({', '.join(map(repr, given))}): options are given by name, for example {example}")
 
 
 def config_error(options: type[Options], error: ValidationError) -> ConfigError:
@@ -107,7 +116,10 @@ def _unknown_option(options: type[Options], option: str, value: object) -> str:
             f"{option}={value!r}: there is no option {option!r}; a consumer waits at the log instead of "
             "asking again and again: use max_wait and min_count (of PollOptions, or of poll())"
         )
-    return f"{name} has no option {option!r}{_place_of(name, option) or _likely(options, option)}"
+    hint = _place_of(name, option) or _likely(options, option)
+    if not hint and options is PollOptions:
+        return f"{name} has the options {', '.join(options.model_fields)}, and no option {option!r}"
+    return f"{name} has no option {option!r}{hint}"
 
 
 def _likely(options: type[Options], option: str) -> str:

@@ -485,6 +485,8 @@ class StartKind(Enum):
 
 OnGap = Literal["resume", "fail"]
 """What a consumer does when retention has removed what it was to read next."""
+Otherwise = Literal["first", "end", "fail"]
+"""Where `Start.next()` leads while nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +504,7 @@ class Start:
 
     kind: StartKind
     value: int | None = None
-    otherwise: Literal["first", "end", "fail"] = "first"
+    otherwise: Otherwise = "first"
     on_gap: OnGap = "resume"
 
     def __post_init__(self) -> None:
@@ -566,6 +568,8 @@ class Start:
         return cls(StartKind.TIMESTAMP, -((EPOCH - time) // timedelta(milliseconds=1)), on_gap=on_gap)
 
     def __str__(self) -> str:
+        if self.otherwise != "first":
+            return f"Start.next(otherwise={'Start.end()' if self.otherwise == 'end' else repr(self.otherwise)})"
         return f"Start.{self.kind.value}({'' if self.value is None else self.value})"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import FunctionType
 from typing import Any, Literal, cast, get_origin
 
@@ -27,7 +28,7 @@ def decoder_of(value_type: object) -> DecodeValue | None:
     """What decodes values of a type; None: nothing has to, they are bytes.
 
     Raises:
-        ConfigTypeError: it is no type that pydantic or msgspec knows, and has no `decode`.
+        ConfigTypeError: it is no type that pydantic or msgspec knows, and has no `decode`, or one that is async.
     """
     if value_type is bytes:
         return None
@@ -46,7 +47,7 @@ def encoder_of(value_type: object) -> EncodeValue | None:
     """What encodes values of a type, or raises `NotOfType` or its own error; None: nothing has to, they are bytes.
 
     Raises:
-        ConfigTypeError: it is no type that pydantic or msgspec knows, and has no `encode`.
+        ConfigTypeError: it is no type that pydantic or msgspec knows, and has no `encode`, or one that is async.
     """
     if value_type is bytes:
         return None
@@ -81,8 +82,15 @@ def _method(codec: object, name: Literal["decode", "encode"]) -> Callable[[Any],
     """A method of an object; a type and a text, which have such methods too, are no codecs."""
     if isinstance(codec, (type, str, bytes, bytearray)) or get_origin(codec) is not None:
         return None
-    method = getattr(codec, name, None)
-    return method if callable(method) else None
+    method: object = getattr(codec, name, None)
+    if not callable(method):
+        return None
+    if any(is_later(method) for is_later in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+        raise ConfigTypeError(
+            f"value_type={codec!r}: its {name} has to return its result at once, for nothing waits for it; make it a "
+            "plain function, without `async` and `yield`"
+        )
+    return method
 
 
 def _is_struct(value_type: object) -> bool:

@@ -349,6 +349,34 @@ def test_a_misspelt_option_is_told_what_may_have_been_meant(options: type[Option
         make(options, **{option: 5})
 
 
+@rule("C12")
+@pytest.mark.parametrize("option", ["timeout", "max_records", "batch_size"])
+def test_an_option_that_is_like_none_of_a_poll_is_told_which_there_are(option: str):
+    with pytest.raises(ConfigError) as refused:
+        make(PollOptions, **{option: 5})
+    assert str(refused.value) == (
+        f"PollOptions has the options count, min_count, max_wait, max_bytes, and no option {option!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "says"),
+    [
+        (
+            AutoCommit,
+            ("finished",),
+            "AutoCommit('finished'): options are given by name, for example AutoCommit.finished()",
+        ),
+        (PollOptions, (5,), "PollOptions(5): options are given by name, for example PollOptions(count=5)"),
+        (PollOptions, (5, 1), "PollOptions(5, 1): options are given by name, for example PollOptions(count=5)"),
+    ],
+)
+def test_options_without_their_names_are_told_what_to_write(options: Any, given: tuple[object, ...], says: str):
+    with pytest.raises(ConfigTypeError) as refused:
+        options(*given)
+    assert str(refused.value) == says
+
+
 def test_what_may_have_been_meant_is_what_the_methods_take():
     taken: dict[str, set[str]] = {
         "ConsumerOptions": {*ConsumerArguments.__annotations__, "value_type"} - {*ConsumerOptions.model_fields},

@@ -147,6 +147,9 @@ class TestStart:
         assert Start.next().otherwise == Start.next(otherwise=Start.first()).otherwise == "first"
         assert Start.next(otherwise=Start.end()).otherwise == "end"
         assert Start.next(otherwise="fail").otherwise == "fail"
+        assert str(Start.next(otherwise=Start.first())) == "Start.next()"
+        assert str(Start.next(otherwise=Start.end())) == "Start.next(otherwise=Start.end())"
+        assert str(Start.next(otherwise="fail")) == "Start.next(otherwise='fail')"
         for wrong in (Start.last(), Start.offset(0), Start.next(), "first", 0):
             with pytest.raises(ConfigError, match=r"use Start\.first\(\), Start\.end\(\) or 'fail'"):
                 Start.next(otherwise=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

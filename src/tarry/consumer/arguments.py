@@ -6,6 +6,8 @@ Errors say what was passed and what to pass instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from inspect import isasyncgenfunction, isgeneratorfunction, isroutine
 from typing import Any
 
 import anyio
@@ -13,7 +15,7 @@ import anyio
 from tarry._core.positions import Positions
 from tarry.config import PollOptions
 from tarry.errors import ConfigError, ConfigTypeError, StaleAssignment
-from tarry.types import Batch, Message, Offset, Origin, TopicPartition, check_offset, named_partition
+from tarry.types import Batch, Message, Offset, Origin, Start, TopicPartition, check_offset, named_partition
 
 Named = TopicPartition | int
 """A partition as users name it: with one topic, a plain int names one of it."""
@@ -111,16 +113,40 @@ def poll_options(usual: PollOptions, given: Mapping[str, Any], unknown: Mapping[
     return PollOptions(**(usual.model_dump() | changed)) if changed else usual
 
 
+def start_of(to: object) -> Start:
+    """Where `seek` is to go."""
+    if isinstance(to, Start):
+        return to
+    if isinstance(to, bool) or not isinstance(to, int):
+        raise ConfigTypeError(
+            f"seek takes an offset or a Start, for example Start.first(), not {type(to).__name__} ({to!r})"
+        )
+    return Start.offset(to)
+
+
 def check_cause(cause: object) -> None:
     """Why something is paused."""
     if not isinstance(cause, str) or not cause:
         raise ConfigTypeError(f"cause={cause!r}: say why, as a text")
 
 
+def check_runs(what: str, function: object) -> None:
+    """A call of it does its work, also behind a `partial` or as an object."""
+    while isinstance(function, partial):
+        function = function.func
+    called: Any = function if isroutine(function) else type(function).__call__
+    if isgeneratorfunction(called) or isasyncgenfunction(called):
+        raise ConfigTypeError(
+            f"{what}: it contains `yield`, so a call of it only makes a generator and none of its body runs; "
+            "pass a function without `yield`"
+        )
+
+
 def check_handler(handler: object, stop: object, on_error: object) -> None:
     """What `consume` is called with."""
     if not callable(handler):
         raise ConfigTypeError(f"consume({handler!r}) needs a function of one message")
+    check_runs(f"consume({handler!r})", handler)
     if stop is not None and not isinstance(stop, anyio.Event):
         raise ConfigTypeError(f"stop={stop!r} is a {type(stop).__name__}; it takes an anyio.Event")
     if on_error not in ("raise", "skip"):

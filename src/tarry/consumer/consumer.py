@@ -31,7 +31,7 @@ from tarry._runtime.bridge import Bound, Home
 from tarry._runtime.tasks import NOBODY, Task, current_task, ended, returned
 from tarry.config import AutoCommit, ConsumerOptions, PollOptions, check_seconds
 from tarry.consumer.advice import Advice
-from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options
+from tarry.consumer.arguments import Arguments, check_cause, check_handler, poll_options, start_of
 from tarry.consumer.gathering import Gathering
 from tarry.consumer.handing import READER_LOOK_S, Handing
 from tarry.consumer.lists import Lists
@@ -349,8 +349,12 @@ class Consumer(Bound, Generic[T]):
             StopAsyncIteration: the consumer was shut down (C23: nothing else ends the loop).
             NotStarted, ConcurrentRead, ConsumerFailed, or an error of one partition; the consumer stays usable.
         """
-        if self._current_task() is not self._reader:
-            self._claim()
+        try:
+            if self._current_task() is not self._reader:
+                self._claim()
+        except RuntimeError:  # no such task runs here; costs nothing where one does
+            self._home.check(self)
+            raise
         for message in self._cursor:
             return message
         return await self._refill()
@@ -390,7 +394,7 @@ class Consumer(Bound, Generic[T]):
         options = poll_options(self._poll, given, unknown)
         if self._state is State.CLOSED:
             return self._drained()
-        if self._current_task() is not self._reader:
+        if self._running_task() is not self._reader:
             self._claim()
         self._settle()
         if self._is_told and self._state is State.DRAINING:
@@ -499,7 +503,7 @@ class Consumer(Bound, Generic[T]):
             NotStarted, ConsumerFailed, or an error of one partition, as from a read; the consumer stays usable.
         """
         check_handler(handler, stop, on_error)
-        if self._current_task() is not self._reader:
+        if self._running_task() is not self._reader:
             self._claim()
         if self._is_consuming:
             raise ConcurrentRead(f"{self._reads} already runs a handler; open a consumer per handler")
@@ -567,6 +571,17 @@ class Consumer(Bound, Generic[T]):
         """The `poll` that waits, or else the next one, returns what it has; whoever reads may hold a lock (K55)."""
         self._gathering.is_interrupted = True
         self._arrived()
+
+    def _running_task(self) -> Task:
+        """Of the home; a task elsewhere is refused, also by a loop that would say in words of its own that it is none.
+
+        `__anext__` has this inline: it runs for each message.
+        """
+        try:
+            return self._current_task()
+        except RuntimeError:
+            self._home.check(self)
+            raise
 
     def _claim(self) -> None:
         """Another task than before reads: refused while that one still has to do with the consumer (K97)."""
@@ -696,7 +711,7 @@ class Consumer(Bound, Generic[T]):
         """
         self._check_started()
         owned = self._owned(partition)
-        start = fill_count(to if isinstance(to, Start) else Start.offset(to), self._poll.count)
+        start = fill_count(start_of(to), self._poll.count)
         with self._asks():
             resolved = await self._standing.session.resolve(owned, start)
         self._owned(owned)  # again: it may have been lost meanwhile
@@ -793,14 +808,17 @@ class Consumer(Bound, Generic[T]):
         Raises:
             StaleAssignment: the partition is not, or no longer, read by this consumer.
             NotStarted: the consumer was not entered.
+            UsageError: called in another thread or event loop.
         """
+        owned = self._owned(partition)
         self._handing.note()
-        return self._positions[self._owned(partition)].next
+        return self._positions[owned].next
 
     def last_delivered(self, partition: TopicPartition | int) -> Offset | None:
         """The last offset handed over, None when there is none (C25, C34, D2); raises as `position` does."""
+        owned = self._owned(partition)
         self._handing.note()
-        return self._positions[self._owned(partition)].delivered
+        return self._positions[owned].delivered
 
     def last_stored(self, partition: TopicPartition | int) -> Offset | None:
         """The stored offset as far as this consumer knows it, None when there is none (C25); raises as `position`."""
@@ -887,6 +905,7 @@ class Consumer(Bound, Generic[T]):
         """The partition meant: with one topic, a plain int names one of it."""
         if not self._is_started():
             self._not_started()
+        self._home.check(self)
         return self._arguments.owned(partition)
 
     def _is_started(self) -> bool:

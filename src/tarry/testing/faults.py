@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 
 from tarry import abc
@@ -206,7 +207,7 @@ class FaultyLog:
         self._layers: dict[FaultLayer, None] = {}
         self.is_up = False
         self.pump: Pump
-        self._tasks = anyio.create_task_group()
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
     def faults(self) -> Faults:
@@ -221,7 +222,14 @@ class FaultyLog:
     # -------------------------------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Self:
-        """Start the machine."""
+        """Start the machine; once.
+
+        Raises:
+            UsageError: it was started before.
+        """
+        if self._tasks is not None:
+            raise UsageError("a FaultyLog cannot be entered again; make a new one")
+        self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self.restart()
         self._tasks.start_soon(self._driver.run)
@@ -231,6 +239,7 @@ class FaultyLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop it; what is not durable yet becomes so."""
+        assert self._tasks is not None
         if self.is_up:
             self.pump.close()
             await self.store.aclose()

@@ -52,12 +52,16 @@ class Leaders:
 
     def of(self, partition: TopicPartition) -> Leader:
         """Who leads a partition now."""
+        return self._of(named_partition(partition, ()))
+
+    def _of(self, partition: TopicPartition) -> Leader:
+        """As `of`, of what is one for sure: each request asks."""
         return self._moved.get(partition) or self.names[partition.partition % len(self.names)]
 
     def move(self, partition: TopicPartition, to: int) -> None:
         """Another one leads it from now on; what waits for it at the former one is refused (58)."""
         leader, moved = self._named(to), named_partition(partition, ())
-        if leader != self.of(moved):
+        if leader != self._of(moved):
             self._moved[moved] = leader
             self._end(lambda stay: stay.waits_for(moved))
 
@@ -95,7 +99,7 @@ class Leaders:
             raise LogUnavailable(f"{leader}: nobody listens; nothing was applied")
         if leader in self._away:
             await anyio.sleep_forever()
-        if any(self.of(partition) != leader for partition in self._doubtful(call)):
+        if any(self._of(partition) != leader for partition in self._doubtful(call)):
             await anyio.lowlevel.checkpoint()
             names = ", ".join(map(str, named(call)))
             raise NotAccepted(f"{leader} does not lead all of {names}; nothing was applied")
@@ -123,12 +127,12 @@ class Leaders:
         if call.operation != "route":
             return await carry_out()
         await anyio.lowlevel.checkpoint()
-        return self.of(call.arguments["partition"])
+        return self._of(call.arguments["partition"])
 
     def _asked(self, call: Call) -> Leader | None:
         """Whom a request goes to; None: no leader."""
         if call.operation in OF_A_PARTITION:
-            return self.of(call.arguments["partition"])
+            return self._of(call.arguments["partition"])
         leader: Leader | None = call.arguments.get("leader")
         return leader
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -75,6 +76,24 @@ async def next_run(rig: Rig) -> int:
 async def shut_down_after(consumer: Consumer, seconds: float) -> None:
     await anyio.sleep(seconds)
     await consumer.shutdown()
+
+
+def yields(message: Message) -> Generator[Message]:
+    yield message
+
+
+async def yields_later(message: Message) -> AsyncGenerator[Message]:
+    yield message
+
+
+class Yields:
+    """A handler that is an object."""
+
+    def __call__(self, message: Message) -> Generator[Message]:
+        yield message
+
+    async def work(self, message: Message) -> AsyncGenerator[Message]:
+        yield message
 
 
 class TestMoments:
@@ -235,6 +254,33 @@ class TestFinished:
                 found = [record for record in caplog.records if "each start begins at the first" in record.message]
                 assert len(found) == warns
             assert len(rig.reported("never_stored")) == 2
+
+    @rule("C98")
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({}, "begins at the first message again unless the handler calls store_offset; pass commit="),
+            ({"name": None}, "begins at the first message again; pass name= and commit="),
+            (
+                {"start": Start.next(otherwise=Start.end())},
+                "begins at the end and skips what is there unless the handler calls store_offset; pass commit=",
+            ),
+            (
+                {"start": Start.next(otherwise="fail")},
+                "is refused with OffsetOutOfRange unless the handler calls store_offset; pass commit=",
+            ),
+        ],
+    )
+    @virtual()
+    async def test_it_says_where_a_start_leads_and_names_only_what_this_consumer_can_do(
+        self, options: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig:
+            stopped = anyio.Event()
+            stopped.set()
+            async with rig.consumer(**options) as consumer:
+                await consumer.consume(print, stop=stopped)
+            assert f"each start {says}AutoCommit.after_each()" in caplog.text
 
 
 class TestStop:
@@ -583,6 +629,21 @@ class TestWhoReads:
                 await consume(print, stop=True)
             with pytest.raises(ConfigError, match="on_error='ignore': use 'raise' or 'skip'"):
                 await consume(print, on_error="ignore")
+
+    @rule("C46")
+    @pytest.mark.parametrize(
+        "handler",
+        [yields, yields_later, partial(partial(yields)), Yields(), Yields().work, partial(Yields())],
+        ids=["generator", "async", "partial", "object", "method", "partial-object"],
+    )
+    @virtual()
+    async def test_a_handler_whose_body_would_never_run_is_refused_and_finishes_nothing(self, handler: Any) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=AutoCommit.after_each()) as consumer:
+                with pytest.raises(ConfigTypeError, match=r"contains `yield`.*pass a function without `yield`"):
+                    await consumer.consume(handler)
+            assert rig.stored(P0) is None
 
     @rule("C46", "K32")
     @virtual(seeds=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
@@ -173,6 +173,22 @@ class TestBuilding:
         with pytest.raises(ConfigTypeError, match="partitioner='hash': it takes a function, not str"):
             tarry.connect("memory:").producer(T, partitioner=partitioner)
 
+    def test_a_function_of_the_user_is_none_whose_body_would_never_run(self) -> None:
+        async def hook(partitions: object) -> AsyncGenerator[object]:
+            yield partitions
+
+        def partitioner(*_: object) -> Generator[int]:
+            yield 0
+
+        client: Any = tarry.connect("memory:")
+        for make in (
+            lambda: client.consumer(T, group="g", on_assigned=hook),
+            lambda: client.consumer(T, group="g", on_revoked=partial(hook)),
+            lambda: client.producer(T, partitioner=partitioner),
+        ):
+            with pytest.raises(ConfigTypeError, match=r"=.*: it contains `yield`.*pass a function without `yield`"):
+                make()
+
     def test_what_belongs_to_a_loop_is_neither_copied_nor_pickled(self) -> None:
         client = tarry.connect("memory:")
         things: list[object] = [client, client.consumer(T), client.producer(T)]
@@ -221,6 +237,9 @@ class TestAnotherLoop:
             consumer.ready,
             consumer.lag,
             consumer.health,
+            lambda: consumer.position(0),
+            lambda: consumer.last_delivered(0),
+            lambda: consumer.last_stored(0),
             consumer.shutdown,
         ]
         for use in uses:
@@ -229,11 +248,17 @@ class TestAnotherLoop:
                     outcome = use()
                     if isawaitable(outcome):
                         await outcome
+        assert consumer.assignment == {P0}
+        assert consumer.paused == {}
+        assert consumer.generation == 1
+        assert consumer.statistics().messages == 0
+        assert client.counts == {}
 
+    @pytest.mark.parametrize("home", ["asyncio", "trio"])
     @pytest.mark.parametrize("other", ["asyncio", "trio"])
     @pytest.mark.parametrize("target", ["memory:", "log.db"])
     def test_of_a_thread_or_another_loop_is_refused(
-        self, target: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, target: str, other: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
 
@@ -249,7 +274,7 @@ class TestAnotherLoop:
                     await producer.send(b"a")
                     assert (await anext(consumer)).value == b"a"
 
-        anyio.run(main)
+        anyio.run(main, backend=home)
 
 
 class TestEntering:

@@ -131,6 +131,21 @@ class TestMoments:
 
     @rule("C49", "C50")
     @virtual()
+    async def test_of_an_interval_beside_them_it_is_said_that_it_stores_ahead_of_the_work(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(commit=AutoCommit.after_each() | AutoCommit.interval(2.0)) as consumer:
+                await take(consumer, 1)
+                await anyio.sleep(2.1)
+                assert rig.stored(P0) == 0  # which is in work
+            assert "what was delivered is stored every 2 s, ahead of the work on it" in caplog.text
+            assert "use AutoCommit.finished(2)" in caplog.text
+            assert "at shutdown only" not in caplog.text
+
+    @rule("C49", "C50")
+    @virtual()
     async def test_with_an_interval_they_are_that_interval(self) -> None:
         async with opened() as rig:
             await rig.fill(P0, 12)

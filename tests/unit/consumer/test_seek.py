@@ -395,6 +395,15 @@ class TestSeek:
                 assert consumer.position(0) == 3
                 assert offsets(await take(consumer, 7)) == list(range(3, 10))
 
+    @pytest.mark.parametrize("to", ["first", None, True, 1.0, Start.first])
+    @virtual()
+    async def test_what_is_neither_an_offset_nor_a_start_is_told_what_seek_takes(self, to: Any) -> None:
+        async with opened() as rig, rig.consumer() as consumer:
+            with pytest.raises(ConfigTypeError) as refused:
+                await consumer.seek(0, to)
+            says = f"seek takes an offset or a Start, for example Start.first(), not {type(to).__name__} ({to!r})"
+            assert str(refused.value) == says
+
     @virtual()
     async def test_below_what_is_retained_it_begins_at_the_oldest_and_says_so(self) -> None:
         async with opened({}) as rig:

@@ -939,6 +939,33 @@ class TestWarnings:
             assert len(rig.reported("nothing_stored")) == 3
 
     @rule("C98")
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({}, "begins at the first message again; call store_offset, or pass commit="),
+            ({"name": None}, "begins at the first message again; pass name= and commit="),
+            (
+                {"start": Start.next(otherwise=Start.end())},
+                "begins at the end and skips what is there; call store_offset, or pass commit=",
+            ),
+            (
+                {"start": Start.next(otherwise="fail")},
+                "is refused with OffsetOutOfRange; call store_offset, or pass commit=",
+            ),
+        ],
+    )
+    @virtual()
+    async def test_it_says_where_the_next_start_leads_and_names_only_what_this_consumer_can_do(
+        self, options: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened() as rig:
+            await rig.fill(P0, 3)
+            async with rig.consumer(**options) as consumer:
+                await consumer.seek(0, 0)
+                await anext(consumer)
+            assert f"the next start {says}AutoCommit.finished()" in caplog.text
+
+    @rule("C98")
     @virtual()
     async def test_none_otherwise(self) -> None:
         async with opened() as rig:

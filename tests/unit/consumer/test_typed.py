@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from array import array
+from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
 
@@ -48,6 +49,20 @@ class Upper:
             error, self.error = self.error, None
             raise error
         return data.decode().upper()
+
+
+class Later:
+    """No codec: what it returns is no value."""
+
+    async def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class LaterStill:
+    """Nor is this one."""
+
+    def decode(self, data: bytes) -> Generator[bytes]:
+        yield data
 
 
 async def damage(rig: Rig) -> None:
@@ -121,6 +136,15 @@ class TestValues:
             with pytest.raises(ConfigTypeError) as refused:
                 rig.typed(value_type)
             assert f"value_type={value_type!r}: pass bytes, a pydantic model" in str(refused.value)
+
+    @rule("K103")
+    @virtual()
+    async def test_nor_a_codec_that_does_not_decode_at_once(self) -> None:
+        async with opened() as rig:
+            for codec in (Later(), LaterStill()):
+                with pytest.raises(ConfigTypeError) as refused:
+                    rig.typed(codec)
+                assert f"value_type={codec!r}: its decode has to return its result at once" in str(refused.value)
 
 
 class TestWhatDoesNotDecode:

@@ -74,6 +74,13 @@ class Rot13:
         return data.decode().swapcase()
 
 
+class Later:
+    """No codec: what it returns are no bytes."""
+
+    async def encode(self, value: str) -> bytes:
+        return value.encode()
+
+
 def typed(rig: Rig, value_type: object, **options: Any) -> Producer[Any]:
     return rig.client.producer("t", value_type=value_type, **options)
 
@@ -282,3 +289,13 @@ async def test_what_is_no_type_is_refused(value_type: Any) -> None:
             typed(rig, value_type)
         assert f"value_type={value_type!r}: pass bytes, a pydantic model" in str(refused.value)
         assert "encode(value)" in str(refused.value)
+
+
+@rule("K103")
+@virtual()
+async def test_nor_is_a_codec_that_does_not_encode_at_once() -> None:
+    async with opened() as rig:
+        codec = Later()
+        with pytest.raises(ConfigTypeError) as refused:
+            typed(rig, codec)
+        assert f"value_type={codec!r}: its encode has to return its result at once" in str(refused.value)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
 
 from tarry.errors import ConfigError, LogBusy, NotStarted, UsageError
 from tarry.testing import (
+    Backend,
     Damage,
     FaultLayer,
     Faults,
@@ -124,6 +125,21 @@ async def test_a_leader_and_a_partition_are_there_or_named() -> None:
         with pytest.raises(ConfigError, match="a partition is"):
             log.leaders.move(loose(str)("t"), 1)
         assert log.leaders.of(P0) == "leader-0"
+        with pytest.raises(ConfigError, match=r"partition 0 of which topic\? Name it"):
+            log.leaders.of(loose(int)(0))
+
+
+@pytest.mark.parametrize("backend", get_args(Backend))
+def test_a_log_is_made_anywhere_and_entered_once(backend: Backend) -> None:
+    log = FaultyLog()  # no loop runs here
+
+    async def use() -> None:
+        async with log, FaultLayer(log).client() as client:
+            await client.create_topic("t")
+        with pytest.raises(UsageError, match="a FaultyLog cannot be entered again; make a new one"):
+            await log.__aenter__()
+
+    run_virtual(use, backend=backend)
 
 
 @virtual()
