@@ -905,7 +905,8 @@ class Consumer(Bound, Generic[T]):
         """The partition meant: with one topic, a plain int names one of it."""
         if not self._is_started():
             self._not_started()
-        self._home.check(self)
+        if self._state is not State.CLOSED:  # then nothing changes any more
+            self._home.check(self)
         return self._arguments.owned(partition)
 
     def _is_started(self) -> bool:

@@ -276,6 +276,20 @@ class TestAnotherLoop:
 
         anyio.run(main, backend=home)
 
+    @rule("C25")
+    @pytest.mark.parametrize("home", ["asyncio", "trio"])
+    def test_what_it_has_come_to_is_told_when_the_loop_has_ended(self, home: str) -> None:
+        async def main() -> Consumer[bytes]:
+            async with tarry.connect("memory:") as client:
+                await client.create_topic(T)
+                async with client.producer(T) as producer, client.consumer(T, name="billing") as consumer:
+                    await producer.send(b"a")
+                    await consumer.store_offset(await anext(consumer))
+            return consumer
+
+        consumer = anyio.run(main, backend=home)
+        assert (consumer.position(0), consumer.last_delivered(0), consumer.last_stored(0)) == (1, 0, 0)
+
 
 class TestEntering:
     @rule("C15")
