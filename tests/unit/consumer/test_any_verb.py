@@ -46,7 +46,7 @@ from tarry.errors import (
 from tarry.testing import Action, FaultLayer, Operation, answer_empty, delay, lose_reply, lose_request, refuse
 from tarry.types import TopicPartition
 from tests.marks import rule
-from tests.unit.consumer.rig import LEADERS, Rig, opened, owns, start
+from tests.unit.consumer.rig import LEADERS, Background, Rig, opened, owns
 from tests.virtual import virtual
 
 MODES = [
@@ -155,7 +155,8 @@ class Story:
             lambda: lose_request(after=0.02),
             lambda: lose_reply(after=0.02),
         ]
-        for operation in self.chance.sample([*reads, *others], self.chance.randint(0, 5)):
+        operations: list[Operation] = [*reads, *others]
+        for operation in self.chance.sample(operations, self.chance.randint(0, 5)):
             choices = [*faults, answer_empty] if operation in reads else faults
             share, seed = self.chance.choice([0.05, 0.2, 0.5]), self.chance.randrange(1 << 30)
             self.rig.script.rate(operation, share, do=self.chance.choice(choices)(), seed=seed)
@@ -168,9 +169,14 @@ class Story:
         )
         open_one = self.rig.member if self.is_group else self.rig.consumer
         given: dict[str, Any] = {"commit": self.commit, "poll": options, "drain_timeout": 20.0, "cool_down": 1.0}
+        consumer: Consumer[Any]
+
+        async def be_told(_: object) -> None:
+            await self.be_told(consumer, stops=not is_last)
+
         if self.is_group:
-            given |= dict.fromkeys(("on_assigned", "on_revoked"), lambda _: self.be_told(consumer, stops=not is_last))
-        consumer: Consumer[Any] = open_one(value_type=SomeAreBad() if self.is_typed else bytes, **given)
+            given |= {"on_assigned": be_told, "on_revoked": be_told}
+        consumer = open_one(value_type=SomeAreBad() if self.is_typed else bytes, **given)
         try:
             await consumer.__aenter__()
         except PASSING:
@@ -181,9 +187,11 @@ class Story:
         for book in self.books.values():
             book.next, book.is_paused = None, False
         self.is_ending = self.is_closed = False
+        reading, meddling = Background(), Background()
         async with anyio.create_task_group() as tasks:
-            reading = start(tasks, lambda: self.read(consumer, self.chance.randint(3, 30), stops=not is_last))
-            meddling = start(tasks, lambda: self.meddle(consumer, self.chance.randint(0, 20)))
+            reads = partial(self.read, consumer, self.chance.randint(3, 30), stops=not is_last)
+            tasks.start_soon(reading.run, reads)
+            tasks.start_soon(meddling.run, partial(self.meddle, consumer, self.chance.randint(0, 20)))
             if is_last or self.chance.random() < 0.6:
                 await reading.done.wait()
                 await meddling.done.wait()
@@ -364,7 +372,9 @@ class Story:
         for message, seeks in self.hand:
             book = self.books[message.topic_partition]
             if book.seeks == seeks:
-                book.next = {message.offset} | ({message.offset + 1} if message.offset in book.done else set())
+                book.next = {message.offset}
+                if message.offset in book.done:
+                    book.next.add(message.offset + 1)
                 book.comes_again = True
         self.hand = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -31,6 +31,13 @@ from tests.virtual import virtual
 
 BASE = datetime(2015, 6, 1, tzinfo=UTC)
 PARTITIONS = pytest.mark.parametrize("partitions", [1, 2])
+
+
+def _seeks(consumer: Consumer) -> Awaitable[object]:
+    return consumer.seek(0, 0)
+
+
+ASKS = pytest.mark.parametrize("asks", [_seeks, Consumer.lag], ids=["seek", "lag"])
 
 
 async def fill_minutes(rig: Rig, count: int) -> None:
@@ -467,11 +474,11 @@ class TestSeek:
 
 
 @rule("C16", "C33")
-@pytest.mark.parametrize(
-    "asks", [lambda consumer: consumer.seek(0, 0), lambda consumer: consumer.lag()], ids=["seek", "lag"]
-)
+@ASKS
 @virtual(seeds=2)
-async def test_who_asks_while_the_consumer_leaves_is_told_that_it_ends(asks: Callable[[Consumer], Any]) -> None:
+async def test_who_asks_while_the_consumer_leaves_is_told_that_it_ends(
+    asks: Callable[[Consumer], Awaitable[object]],
+) -> None:
     async with opened() as rig, anyio.create_task_group() as tasks, rig.consumer() as consumer:
         rig.script.every("leave", do=delay(1.0, reply=True))
         stopping = start(tasks, consumer.shutdown)
@@ -482,11 +489,11 @@ async def test_who_asks_while_the_consumer_leaves_is_told_that_it_ends(asks: Cal
 
 
 @rule("C21", "C33")
-@pytest.mark.parametrize(
-    "asks", [lambda consumer: consumer.seek(0, 0), lambda consumer: consumer.lag()], ids=["seek", "lag"]
-)
+@ASKS
 @virtual()
-async def test_who_asks_in_a_session_that_the_log_has_ended_is_told_so(asks: Callable[[Consumer], Any]) -> None:
+async def test_who_asks_in_a_session_that_the_log_has_ended_is_told_so(
+    asks: Callable[[Consumer], Awaitable[object]],
+) -> None:
     async with opened() as rig, rig.member() as consumer:
         await consumer.ready()
         rig.script.on("resolve", do=refuse(NotAMember("you are none")))
