@@ -646,6 +646,9 @@ class Worker:
                 self._fetches.drained(partition)
             self._watching.end_asked()
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
+            for partition in partitions:
+                if self._stopped.is_refused(partition) and not self.is_held_back(partition):
+                    self._probe(partition)  # it is made until it is answered
             return None
         if waited or len(partitions) > 1:
             return await self._fetch_singly(order.plan, refusals)

@@ -581,3 +581,20 @@ async def test_a_leader_that_moves_while_a_look_up_hangs_is_found() -> None:
                 await rig.append(1)
                 with anyio.fail_after(1):
                     assert await next_of(consumer) == (1, number)
+
+
+@rule("C91")
+@virtual(seeds=2)
+async def test_a_single_refusal_long_after_another_one_is_nobody_s_business() -> None:
+    """The leader that refused led nothing meanwhile, and so could not answer anything."""
+    async with opened(2, 2) as rig, rig.consumer() as consumer, anyio.create_task_group() as tasks:
+        await consumer.ready()
+        reading = start(tasks, lambda: take(consumer, 1))
+        await anyio.sleep(1)
+        for pause in 3600, 2:
+            rig.leaders.move(P(0), 1)  # its wait is refused
+            await anyio.sleep(pause)
+            rig.leaders.move(P(0), 0)
+            await anyio.sleep(2)
+        assert reading.outcome == "running"
+        await reading.cancel()
