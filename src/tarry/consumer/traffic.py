@@ -102,9 +102,8 @@ class Traffic:
         finally:
             del self._due[token]
             for row in refused:
-                row.last = (
-                    row.last if row.is_going_on(anyio.current_time()) else -inf
-                )  # over, also when this is withdrawn
+                if not row.is_going_on(anyio.current_time()):
+                    row.last = -inf  # that is over, also when this is withdrawn
                 row.asked = None
 
     def _note_refused(self, partition: TopicPartition | None, error: TarryError, due: float, now: float) -> None:
