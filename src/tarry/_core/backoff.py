@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 LINE_S = 10.0
 """Of what keeps happening the first one is logged, and then at most one in so many seconds, with the number of all."""
+
+QUIET_S = 60.0
+"""Refusals so far apart are no series: with a wait of 30 s, the 10 s it may be late and a pause they come closer."""
 
 
 class Backoff:
@@ -74,6 +78,8 @@ class Noted(NamedTuple):
 class Refusals:
     """A series of refusals of one kind of request; a success ends it, and so does a refusal about something else.
 
+    So does a time without any: then there was nothing to ask for, and nobody to be told of a success.
+
     Args:
         limit_s: seconds for which refusals are nobody's business; from then on the reader is told of each.
         random: as for `Backoff`.
@@ -84,6 +90,7 @@ class Refusals:
         self._backoff = Backoff(random=random)
         self._about: object = None
         self._since: float | None = None
+        self._last = -inf
         self._lines = Lines()
 
     @property
@@ -93,6 +100,9 @@ class Refusals:
 
     def note(self, now: float, about: object = None) -> Noted:
         """The request was refused; `about`: what has to change before it can succeed, compared by equality."""
+        if now - self._last >= QUIET_S:
+            self.reset()
+        self._last = now
         if about != self._about:
             self._about, self._since = about, None
         since = self._since = now if self._since is None else self._since

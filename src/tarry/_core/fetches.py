@@ -394,8 +394,9 @@ class Fetches:
         return demand.max_bytes - self.size - RUN_OVERHEAD * len(self._buffers)
 
     def missing(self, demand: Demand) -> tuple[int, int]:
-        """Messages and bytes that would satisfy a poll; each at least 1."""
-        return max(demand.min_count - self.messages, 1), max(demand.max_bytes - self.size, 1)
+        """Messages and bytes (those of one partition, with its framing) that would satisfy a poll; each at least 1."""
+        framing = RUN_OVERHEAD if self._buffers else 0  # counted already; it may be the same partition that has more
+        return max(demand.min_count - self.messages, 1), max(self._left(demand) + framing, 1)
 
     def gather(self, count: int, max_bytes: int) -> list[Segment]:
         """Take at most `count` messages and `max_bytes` bytes, partitions in turn; a larger first record alone (C108).

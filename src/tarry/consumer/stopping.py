@@ -54,9 +54,11 @@ class Stopping:
         return counted
 
     def halt(self, partition: TopicPartition, error: TarryError) -> None:
-        """Stop it until it is sought or owned anew; the caller tells the reader."""
+        """Stop it until it is sought or owned anew; the caller tells the reader. Of what was stopped all is said."""
+        was_stopped = self.machine.is_stopped(partition)
         self.machine.halt(partition, error)
-        self._say_stopped(partition, error, is_told=True)
+        if not was_stopped:
+            self._say_stopped(partition, error, is_told=True)
 
     def succeeded(self, partition: TopicPartition) -> None:
         """It was read or sought: if it was stopped it is not any more."""

@@ -14,23 +14,31 @@ import anyio
 
 from tarry import abc
 from tarry.consumer.watching import LOG_WAIT_MAX
-from tarry.errors import TarryError
+from tarry.errors import LogUnavailable, TarryError, UncertainError
 from tarry.types import HistoryId, Offset, Ownership, Position, Start, TopicPartition
 
 ASKED_S = LOG_WAIT_MAX + abc.REQUEST_GRACE
 """What is asked about is answered, or refused again, within so many seconds."""
+PARKED_S = 1.0
+"""Who refuses what it is asked does so within this time; what is out for longer is parked."""
 
 
 @dataclass(slots=True)
 class Refused:
-    """Nothing but refusals: since when, and the last one."""
+    """Nothing but refusals: since when, and the last one.
+
+    `is_answer`: that came from who was asked. `asked`: since when a request that may wait is out; None: none is.
+    """
 
     since: float
     last: float
+    is_answer: bool
+    asked: float | None = None
 
     def is_going_on(self, now: float) -> bool:
-        """It was asked about again since."""
-        return now - self.last < ASKED_S
+        """It was asked about again since, and that is not parked where the last one was refused."""
+        is_parked = self.is_answer and self.asked is not None and now - self.asked >= PARKED_S
+        return now - self.last < ASKED_S and not is_parked
 
 
 class Traffic:
@@ -63,7 +71,7 @@ class Traffic:
 
     @contextmanager
     def request(
-        self, partitions: Iterable[TopicPartition | None], wait_s: float = 0.0
+        self, partitions: Sequence[TopicPartition | None], wait_s: float = 0.0
     ) -> Generator[set[TopicPartition | None]]:
         """A request is out that the log may answer after `wait_s`.
 
@@ -74,14 +82,18 @@ class Traffic:
             A set for those about which its answer is no progress: it is the prelude to another request.
         """
         token, preludes = object(), set[TopicPartition | None]()
-        due = self._due[token] = anyio.current_time() + wait_s
+        began = anyio.current_time()
+        due = self._due[token] = began + wait_s
+        refused = [self._refused[at] for at in partitions if at in self._refused] if wait_s and self._refused else []
+        for row in refused:
+            row.asked = began
         try:
             yield preludes
         except TarryError as error:
             self.refusals += 1
             self.last_error = error
             for partition in partitions:
-                self._note_refused(partition, due, anyio.current_time())
+                self._note_refused(partition, error, due, anyio.current_time())
             raise
         else:
             for partition in partitions if self._refused else ():
@@ -89,13 +101,15 @@ class Traffic:
                     self._refused.pop(partition, None)
         finally:
             del self._due[token]
+            for row in refused:
+                if not row.is_going_on(anyio.current_time()):
+                    row.last = -inf  # that is over, also when this is withdrawn
+                row.asked = None
 
-    def _note_refused(self, partition: TopicPartition | None, due: float, now: float) -> None:
-        row = self._refused.get(partition)
-        if row is not None and row.is_going_on(now):
-            row.last = now
-        else:
-            self._refused[partition] = Refused(min(due, now), now)
+    def _note_refused(self, partition: TopicPartition | None, error: TarryError, due: float, now: float) -> None:
+        row, is_answer = self._refused.get(partition), not isinstance(error, (LogUnavailable, UncertainError))
+        since = row.since if row is not None and row.is_going_on(now) else min(due, now)
+        self._refused[partition] = Refused(since, now, is_answer)
 
 
 def aside(session: abc.Session) -> abc.Session:
@@ -146,7 +160,7 @@ class _Observed(abc.Session):
         change: abc.WatchChange | None = None,
     ) -> Sequence[abc.Ready]:
         self._traffic.waits += 1
-        with self._traffic.request((target.partition for target in targets), max_wait) as preludes:
+        with self._traffic.request([target.partition for target in targets], max_wait) as preludes:
             ready = await self._session.wait_ready(
                 leader, targets, min_count=min_count, min_bytes=min_bytes, max_wait=max_wait, change=change
             )
@@ -165,7 +179,7 @@ class _Observed(abc.Session):
         commit: bool = False,
     ) -> abc.PollReply:
         self._traffic.polls += 1
-        with self._traffic.request((target.partition for target in targets), max_wait):
+        with self._traffic.request([target.partition for target in targets], max_wait):
             return await self._session.poll(
                 leader,
                 targets,

@@ -28,7 +28,7 @@ from tarry.config import PollOptions
 from tarry.consumer.bell import Bell
 from tarry.consumer.standing import Standing
 from tarry.consumer.watch import Watch
-from tarry.errors import TarryError
+from tarry.errors import NotAccepted, TarryError
 from tarry.types import TopicPartition
 
 LOG_WAIT_MAX = 30.0
@@ -268,7 +268,8 @@ class Watching:
     def _refused(self, group: Group, named: Sequence[TopicPartition], error: TarryError, lane: Lane) -> None:
         if not is_lasting(error) or lane.refusals.count >= REFUSALS_MAX:
             self._desk.refused(group.leader, named, error, lane.refusals)
-        for partition in named if is_lasting(error) else ():
+        is_again = isinstance(error, NotAccepted) and lane.refusals.count > 0 and len(named) > 1
+        for partition in named if is_lasting(error) or is_again else ():
             self._fetches.ready(partition)  # fetching finds out which of them it is, and brings what the others have
         lane.rest = Rest.begun(lane.refusals.pause())
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -53,6 +53,7 @@ from tarry.consumer.watching import Watching, spacing
 from tarry.errors import (
     ConsumerFailed,
     FencedError,
+    NotAccepted,
     TarryError,
     TopicNotFound,
     UncertainError,
@@ -188,6 +189,7 @@ class Worker:
             random=random,
         )
         self._lanes: dict[str, Lane] = {}
+        self._suspects: set[TopicPartition] = set()
         self._scope = anyio.CancelScope(shield=True)
         self._finished = anyio.Event()
         self._direct: Direct | None = None
@@ -329,6 +331,7 @@ class Worker:
         """No gap in front of it and nothing dropped behind it holds it back, and no error of it is to be told."""
         self._errors.pop(partition, None)
         self._gaps.forget(partition)
+        self._suspects.discard(partition)
         self.committing.forget(partition)
 
     def raise_pending(self) -> None:
@@ -383,7 +386,7 @@ class Worker:
             while True:
                 plan = self._fetches.plan(abc.TARGETS_MAX, self._free_lane, lanes=len(self._routes.groups))
                 if plan is not None:
-                    tasks.start_soon(self._serve, self._order(plan), tasks)
+                    tasks.start_soon(self._serve, self._order(self._unsuspected(plan)), tasks)
                 elif (partition := self._alone()) and not self._is_busy() and not self._lane(partition).rests:
                     await self._fetch_alone(partition, tasks)
                 else:
@@ -422,6 +425,12 @@ class Worker:
         """How the leader of an active partition has answered."""
         leader = self._routes.leader(partition) or ""
         return self._lanes.setdefault(leader, Lane(Refusals(limit_s=abc.REQUEST_GRACE, random=self._random)))
+
+    def _unsuspected(self, plan: Plan) -> Plan:
+        """Of what is planned the first partition, and those that it may be asked for with."""
+        first, *others = plan.partitions
+        together = () if first in self._suspects else (at for at in others if at not in self._suspects)
+        return replace(plan, partitions=(first, *together))
 
     async def _serve(self, order: Order, tasks: anyio.abc.TaskGroup) -> None:
         """One immediate poll. Who refused, or had nothing though it had said so, is left alone for a while."""
@@ -516,6 +525,7 @@ class Worker:
         if refusal is not None:
             return await self._fetch_refused(refusal, order, refusals, waited=max_wait > 0)
         refusals.reset()
+        self._suspects.difference_update(plan.partitions)
         answers = list(zip(reply.targets, epochs, strict=True))
         for target, epoch in sorted(answers, key=lambda answer: bool(answer[0].runs)):  # who got nothing is next
             self._take(target, epoch)
@@ -650,7 +660,12 @@ class Worker:
             for partition in partitions:
                 self._fetches.drained(partition)
             self._watching.end_asked()
+            if isinstance(error, NotAccepted) and refusals.count and len(partitions) > 1:
+                self._suspects.update(partitions)  # each is asked for alone until that works
             self._route_refused(str(order.plan.lane), partitions, error, refusals)
+            for partition in partitions:
+                if self._stopped.is_refused(partition) and not self.is_held_back(partition):
+                    self._probe(partition)  # it is made until it is answered
             return None
         if waited or len(partitions) > 1:
             return await self._fetch_singly(order.plan, refusals)

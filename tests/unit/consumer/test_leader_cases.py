@@ -177,6 +177,17 @@ class TestHealth:
                 await anyio.sleep(4)
                 assert consumer.health().ok
 
+    @rule("K19", "C83")
+    @virtual(seeds=2)
+    async def test_a_move_is_no_illness(self) -> None:
+        async with opened(4, 2) as rig, rig.consumer(poll=PollOptions(max_wait=30.0)) as consumer:
+            await consumer.ready()
+            await anyio.sleep(1)
+            rig.leaders.move(P(0), 1)  # refuses the wait; the next ones are parked for long
+            for _ in range(60):
+                await anyio.sleep(1)
+                assert consumer.health().ok, consumer.health().silent_s
+
     @rule("K19")
     @virtual(seeds=3)
     async def test_a_leader_that_leads_nothing_any_more_is_not_missed(self) -> None:

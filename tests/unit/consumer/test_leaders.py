@@ -581,3 +581,56 @@ async def test_a_leader_that_moves_while_a_look_up_hangs_is_found() -> None:
                 await rig.append(1)
                 with anyio.fail_after(1):
                     assert await next_of(consumer) == (1, number)
+
+
+@rule("C91")
+@virtual(seeds=2)
+async def test_a_single_refusal_long_after_another_one_is_nobody_s_business() -> None:
+    """The leader that refused led nothing meanwhile, and so could not answer anything."""
+    async with opened(2, 2) as rig, rig.consumer() as consumer, anyio.create_task_group() as tasks:
+        await consumer.ready()
+        reading = start(tasks, lambda: take(consumer, 1))
+        await anyio.sleep(1)
+        for pause in 3600, 2:
+            rig.leaders.move(P(0), 1)  # its wait is refused
+            await anyio.sleep(pause)
+            rig.leaders.move(P(0), 0)
+            await anyio.sleep(2)
+        assert reading.outcome == "running"
+        await reading.cancel()
+
+
+@pytest.mark.parametrize("bad", [0, 2, 4])
+@pytest.mark.parametrize("operations", [("poll",), ("poll", "wait_ready")], ids=str)
+@rule("C85", "C82")
+@virtual(seeds=2)
+async def test_one_partition_that_is_refused_in_passing_starves_no_other_of_its_leader(
+    operations: tuple[Operation, ...], bad: int
+) -> None:
+    async with opened(6, 2) as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        await anyio.sleep(1)
+        for operation in operations:
+            refusing = refuse(NotAccepted("it has no leader yet"))
+            rig.script.every(operation, do=refusing, where=lambda call: bad in named(call))
+        await rig.append(bad)
+        good = [number for number in (0, 2, 4) if number != bad]
+        for offset in range(3):
+            for number in good:
+                await rig.append(number)
+            with anyio.fail_after(10):
+                assert sorted([await next_of(consumer) for _ in good]) == [(number, offset) for number in good]
+            await anyio.sleep(20)
+
+
+@rule("C92", "C85")
+@virtual(seeds=2)
+async def test_a_leader_that_refuses_everything_is_asked_at_the_pace_of_refusals() -> None:
+    async with opened(12, 2) as rig, rig.consumer() as consumer:
+        await consumer.ready()
+        for operation in "poll", "wait_ready":
+            rig.script.every(operation, do=refuse(NotAccepted("not now")), where=at(0))
+        for number in range(0, 12, 2):
+            await rig.append(number)
+        await anyio.sleep(100)
+        assert len([call for call in rig.calls("poll", "wait_ready") if at(0)(call)]) < 250

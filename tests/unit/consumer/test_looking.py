@@ -228,6 +228,21 @@ class TestHealth:
                 await anyio.sleep(0.01)
             assert consumer.health().ok
 
+    @rule("K19")
+    @virtual(seeds=2)
+    async def test_a_single_refusal_before_a_long_wait_is_no_illness(self) -> None:
+        options = PollOptions(max_wait=30.0)
+        async with opened() as rig, rig.consumer(poll=options) as consumer, anyio.create_task_group() as tasks:
+            await consumer.ready()
+            rig.script.on("poll", nth=1, do=refuse(LogBusy("later")))
+            for _ in range(20):
+                await anyio.sleep(1)
+                assert consumer.health().ok, consumer.health().silent_s
+            start(tasks, lambda: consumer.poll(min_count=2, max_wait=20.0))  # which replaces it
+            for _ in range(40):
+                await anyio.sleep(0.5)
+                assert consumer.health().ok, consumer.health().silent_s
+
     @rule("K18", "K19")
     @virtual()
     async def test_a_log_that_does_not_say_whether_a_member_still_stands_is_noticed(self) -> None:

@@ -111,6 +111,22 @@ class TestWhenItReturns:
                 assert anyio.current_time() < 0.1
 
     @rule("K89")
+    @virtual(seeds=2)
+    async def test_bytes_of_many_partitions_end_it_with_the_framing_of_each(self) -> None:
+        async with opened(20) as rig, rig.consumer() as consumer, anyio.create_task_group() as tasks:
+            await consumer.ready()
+            for number in range(20):
+                await rig.fill(TopicPartition("t", number), 1)
+            await anyio.sleep(0.5)  # all of it is read ahead: 20 messages, and 20 times the framing
+            reader = start(tasks, lambda: consumer.poll(min_count=1000, max_bytes=2000, max_wait=30.0))
+            await anyio.sleep(0.1)
+            assert reader.outcome == "running"
+            await rig.fill(P0, 1, size=800)
+            await reader.done.wait()
+            assert anyio.current_time() < 1
+            assert reader.result.reason == "bytes"
+
+    @rule("K89")
     @PARTITIONS
     @virtual()
     async def test_bytes_that_arrive_during_the_wait_end_it(self, partitions: int) -> None:

@@ -160,6 +160,21 @@ class TestStopping:
             assert rig.reported("partition_resumed") == [{"partition": P0}]
             assert "t[0] is read again" in caplog.messages
 
+    @rule("C110", "C112")
+    @virtual(seeds=2)
+    async def test_a_probe_that_is_refused_in_passing_is_made_again(self) -> None:
+        async with opened(2) as rig, rig.consumer() as consumer:
+            await consumer.ready()
+            await anyio.sleep(1)
+            refusing = refuse_all(rig, TopicNotFound("not loaded yet"))
+            assert [type(error) for error in await items(consumer, 2, patience=10)] == [TopicNotFound] * 2
+            for scripted in refusing:
+                rig.script.remove(scripted)
+            rig.script.on("poll", do=refuse(NotAccepted("not here")), nth=range(1, 3))  # the probe of each
+            await anyio.sleep(60)
+            assert consumer.health().stopped == {}
+            assert await consumer.poll(max_wait=1.0) == []
+
     @rule("C110")
     @virtual()
     async def test_one_probe_goes_out_after_each_cool_down(self) -> None:

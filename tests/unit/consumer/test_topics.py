@@ -284,6 +284,20 @@ async def test_a_refusal_that_comes_behind_the_news_does_not_stop_the_topic_for_
         assert consumer.health().ok
 
 
+@rule("C111", "K57")
+@virtual(seeds=2)
+async def test_that_a_topic_has_gone_is_said_once_also_when_a_refusal_says_it_before_the_news() -> None:
+    async with opened({"a": 1, "b": 1}) as rig, rig.consumer("a", "b") as consumer:
+        await consumer.ready()
+        await anyio.sleep(1)
+        rig.script.every("changed", do=delay(0.5))
+        await rig.log.grow_topic("b", 2)  # the next look at what there is takes its time
+        await anyio.sleep(0.1)
+        await rig.log.delete_topic("a")
+        await anyio.sleep(2)
+        assert [each["partition"] for each in rig.reported("partition_stopped")] == [A0]
+
+
 @rule("K57")
 @virtual(seeds=2)
 async def test_a_topic_with_fewer_partitions_than_before_leaves_those_stopped() -> None:

@@ -91,6 +91,16 @@ class TestRefusals:
         notes = [(0.0, 1), (9.0, 1), (11.0, 2), (20.0, 2), (22.0, None), (31.0, None), (32.0, None)]
         assert [refusals.note(now, about).is_overdue for now, about in notes] == [False] * 6 + [True]
 
+    @rule("C91", "C92")
+    def test_a_refusal_long_after_another_one_begins_a_new_series(self) -> None:
+        refusals = Refusals(limit_s=10.0, random=lambda: 1.0)
+        notes = [refusals.note(now) for now in (0.0, 59.9, 3600.0, 3609.9, 3610.0)]
+        assert [noted.is_overdue for noted in notes] == [False, True, False, False, True]
+        refusals.pause()
+        refusals.pause()
+        refusals.note(7200.0)
+        assert (refusals.count, refusals.pause()) == (0, 0.05)
+
     @rule("C92")
     def test_the_first_refusal_is_logged_and_then_one_line_in_ten_seconds_with_their_number(self) -> None:
         refusals = Refusals(limit_s=10.0, random=lambda: 0.5)

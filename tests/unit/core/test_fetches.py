@@ -139,6 +139,17 @@ class TestWhatIsFetched:
         assert (plan.count, plan.max_bytes) == (3, 1000)
         assert machine.missing(machine.demand) == (3, 4000)
 
+    @rule("K89")
+    def test_the_framing_of_each_partition_is_no_bytes_that_a_poll_misses(self) -> None:
+        machine = fetches()
+        demand = Demand(count=100, min_count=100, max_bytes=5000, deadline=0.0)
+        assert machine.missing(demand) == (100, 5000)
+        machine.put(segment(P0, 0, [1000]))
+        assert machine.missing(demand) == (99, 4000)
+        machine.put(segment(P1, 0, [1000]))
+        machine.put(segment(P2, 0, [1000]))
+        assert machine.missing(demand) == (97, 2000 - 2 * RUN_OVERHEAD)
+
     def test_what_is_void_is_neither_known_nor_kept(self) -> None:
         machine = fetches()
         machine.ready(P0)
