@@ -274,7 +274,7 @@ async def _work(path: str, situation: str, mode: Mode, timer_s: float | None) ->
         anyio.create_task_group() as tasks,
     ):
         if situation == "kill-idle":
-            tasks.start_soon(_may_be_killed, consumer, MESSAGES - 1)
+            tasks.start_soon(_may_be_killed_when_idle, consumer)
         async for message in consumer:
             say("begun", message.offset)
             if message.offset == IN_HAND and situation != "kill-idle":
@@ -296,6 +296,13 @@ async def _may_be_killed(consumer: Consumer, stored: int | None) -> None:
         await anyio.sleep(0.005)
     say("now")
     await anyio.sleep_forever()
+
+
+async def _may_be_killed_when_idle(consumer: Consumer) -> None:
+    """What a committing fetch brought is stored before anybody has it."""
+    while AT not in _numbers(consumer) or consumer.last_delivered(AT) != MESSAGES - 1:  # noqa: ASYNC110
+        await anyio.sleep(0.005)
+    await _may_be_killed(consumer, MESSAGES - 1)
 
 
 def _numbers(consumer: Consumer) -> set[int]:
