@@ -412,7 +412,7 @@ class Consumer(Bound, Generic[T]):
 
     def _drained(self) -> Batch[T]:
         """Who worked longer than the shutdown waited is told of it like one who waited for messages, once."""
-        if self._is_told or self._current_task() is not self._reader:
+        if self._is_told or self._running_task() is not self._reader:
             raise self._ended()
         self._is_told = True
         return Batch((), "drain", self._lists.read)

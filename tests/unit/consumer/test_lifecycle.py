@@ -276,6 +276,18 @@ class TestAnotherLoop:
 
         anyio.run(main, backend=home)
 
+    @rule("K97")
+    def test_a_poll_behind_the_end_is_refused_there_in_words_of_ours(self) -> None:
+        async def main() -> None:
+            async with tarry.connect("memory:") as client:
+                await client.create_topic(T)
+                async with client.consumer(T, name="billing") as consumer, anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(consumer.poll, max_wait=0.0))
+                with pytest.raises(UsageError, match="belongs to the event loop in which it was opened"):
+                    await anyio.to_thread.run_sync(lambda: anyio.run(consumer.poll, backend="asyncio"))
+
+        anyio.run(main, backend="trio")
+
     @rule("C25")
     @pytest.mark.parametrize("home", ["asyncio", "trio"])
     def test_what_it_has_come_to_is_told_when_the_loop_has_ended(self, home: str) -> None:
